@@ -1,0 +1,55 @@
+"""Who asks: an API key, a person at the console, or a part of agentstate itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentstate.store.errors import NotAllowed
+
+# None implies another (api.md, "Who is calling").
+SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """One who may ask, and what for. Names of keys and people are unique for good."""
+
+    kind: Literal["key", "person", "system"]
+    name: str
+    scopes: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def principal(self) -> str:
+        """What is written beside every effect: `key:fleet`, `person:ana`, `system:sweep`."""
+        return f"{self.kind}:{self.name}"
+
+    def may(self, scope: str) -> bool:
+        return scope in self.scopes
+
+    def need(self, *scopes: str) -> None:
+        """Raises NotAllowed unless the caller has at least one of `scopes`."""
+        if not any(scope in self.scopes for scope in scopes):
+            raise NotAllowed(f"needs the scope {' or '.join(scopes)}", scope=scopes[0])
+
+
+SYSTEM = Caller(kind="system", name="agentstate", scopes=frozenset(SCOPES))
+SWEEP = Caller(kind="system", name="sweep", scopes=frozenset(SCOPES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """How a command came: what the transport knows and the rules do not need.
+
+    idempotency_key and fingerprint: together or not at all; the fingerprint covers method, path
+    and canonical body.
+    attempt: 1 for the first try, counted by the client.
+    """
+
+    request_id: str | None = None
+    idempotency_key: str | None = None
+    fingerprint: bytes | None = None
+    attempt: int = 1
+
+
+PLAIN = Circumstances()

@@ -1,0 +1,690 @@
+"""What can be asked of the store: one frozen dataclass per command, and one per answer.
+
+A command checks its own shape when it is made and raises Invalid, UnstorableText or TooLarge with
+the field and the rule, so nothing malformed ever reaches a lock. `Command[R]` names the result
+that `execute` returns for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from agentstate.store.errors import Invalid, TooLarge
+from agentstate.store.payloads import NULL, RawJSON, check
+from agentstate.store.rules import names
+from agentstate.store.states import MOVES, Status
+
+EVENTS_PER_APPEND = 500
+BUDGETS_PER_RUN = 20
+CLAIM_LIMIT = 100
+RETAIN_SECONDS_MAX = 10 * 366 * 86_400
+EMPTY_OBJECT = RawJSON("{}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An answer. replayed: it is the first answer to this request, nothing was written now."""
+
+    replayed: bool = False
+
+
+class Command[R: Result]:
+    """Something the store can be asked to do."""
+
+    __slots__ = ()
+
+
+def _set(command: object, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(command, name, value)
+
+
+def _check_object(field_name: str, raw: RawJSON) -> None:
+    if not raw.text.lstrip().startswith("{"):
+        raise Invalid(field_name, "a JSON object")
+
+
+def _check_status(field_name: str, value: Any, among: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in among:
+        raise Invalid(field_name, f"one of {', '.join(among)}")
+
+
+def _check_moment(field_name: str, value: datetime | None) -> None:
+    if value is not None and value.tzinfo is None:
+        raise Invalid(field_name, "an instant with a time zone")
+
+
+def _check_fence(token: Any) -> None:
+    if token is not None:
+        names.check_whole("fence", token, at_least=1, at_most=2**63 - 1)
+
+
+def _check_version(field_name: str, version: Any) -> None:
+    if version is not None:
+        names.check_whole(field_name, version, at_least=1, at_most=2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event to append. id: unique in the run for its life; makes repeating it safe."""
+
+    type: str
+    data: RawJSON = NULL
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        names.check_event_type("type", self.type)
+        check(self.data.text)
+        if self.id is not None:
+            names.check_id("id", self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBudget:
+    """A cap to begin with, in whole `unit`s; parent: a shared budget that is charged as well."""
+
+    name: str
+    cap: int
+    unit: str = "tokens"
+    parent: str | None = None
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("budgets[].name", self.name)
+        names.check_budget_name("budgets[].unit", self.unit)
+        names.check_amount("budgets[].cap", self.cap)
+        if self.parent is not None:
+            names.check_budget_name("budgets[].parent", self.parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """An amount against one budget of the run. id: makes repeating it safe."""
+
+    budget: str
+    amount: int
+    id: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("budget", self.budget)
+        names.check_amount("amount", self.amount, at_least=1)
+        names.check_line("note", self.note, at_least=0, at_most=names.REASON_CHARS)
+        if self.id is not None:
+            names.check_id("id", self.id)
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCreated(Result):
+    run: str
+    status: str
+    version: int
+    last_seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRun(Command[RunCreated]):
+    """Make a run, its budgets and its first events in one transaction.
+
+    key: made when it is left out. fence: the parent's token, when the parent is leased.
+    Refuses Exists, NotFound (parent, parent budget), StaleFence, FenceRequired.
+    """
+
+    task: str
+    key: str | None = None
+    status: str = Status.PENDING
+    tags: tuple[str, ...] = ()
+    attrs: RawJSON = EMPTY_OBJECT
+    parent: str | None = None
+    deadline_at: datetime | None = None
+    deadline_policy: str = "report"
+    max_attempts: int = 5
+    budgets: tuple[NewBudget, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    retain_seconds: int | None = None
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_line("task", self.task, at_least=1, at_most=names.TASK_CHARS)
+        if self.key is not None:
+            names.check_run_key("key", self.key)
+        _check_status("status", self.status, (Status.PENDING, Status.RUNNING))
+        _set(self, tags=names.check_tags("tags", self.tags), status=str(self.status))
+        check(self.attrs.text, path="attrs")
+        _check_object("attrs", self.attrs)
+        if self.parent is not None:
+            names.check_run_key("parent", self.parent)
+        _check_moment("deadline_at", self.deadline_at)
+        _check_status("deadline_policy", self.deadline_policy, ("report", "fail", "cancel"))
+        names.check_whole("max_attempts", self.max_attempts, at_least=1, at_most=1_000)
+        if len({b.name for b in self.budgets}) != len(self.budgets):
+            raise Invalid("budgets", "each name once")
+        if len(self.budgets) > BUDGETS_PER_RUN:
+            raise Invalid("budgets", f"at most {BUDGETS_PER_RUN}")
+        if self.retain_seconds is not None:
+            names.check_whole(
+                "retain_seconds", self.retain_seconds, at_least=0, at_most=RETAIN_SECONDS_MAX
+            )
+        _check_fence(self.fence)
+        _check_events(self.events, at_least=0)
+
+
+def _check_events(events: tuple[NewEvent, ...], *, at_least: int) -> None:
+    if not at_least <= len(events) <= EVENTS_PER_APPEND:
+        raise Invalid("events", f"{at_least} to {EVENTS_PER_APPEND} events")
+    ids = [e.id for e in events if e.id is not None]
+    if len(set(ids)) != len(ids):
+        raise Invalid("events[].id", "each id once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent(Result):
+    """The run's budget after the charge; version is the budget's."""
+
+    budget: str
+    unit: str
+    cap: int
+    spent: int
+    reserved: int
+    left: int
+    version: int
+    overdrawn: bool
+    entry: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended(Result):
+    """first_seq to last_seq of the caller's events; version and status are the run's after all."""
+
+    first_seq: int
+    last_seq: int
+    version: int
+    status: str
+    at: datetime
+    spent: tuple[Spent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append(Command[Appended]):
+    """Append events, all or none; counters, charges and a move may ride along.
+
+    expected_seq: the last number the caller has seen; None: after whatever is there.
+    Refuses NotFound, SeqConflict, PartialDuplicate, EventIdReuse, StaleFence, FenceRequired,
+    AlreadyTerminal, VersionConflict, BudgetExhausted, IllegalTransition.
+    """
+
+    run: str
+    events: tuple[NewEvent, ...]
+    expected_seq: int | None = None
+    add: dict[str, int] = field(default_factory=dict)
+    spend: tuple[Charge, ...] = ()
+    to: str | None = None
+    result: RawJSON | None = None
+    if_match: int | None = None
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        _check_events(self.events, at_least=1)
+        if self.expected_seq is not None:
+            names.check_whole("expected_seq", self.expected_seq, at_least=0, at_most=2**53 - 1)
+        names.check_counters("add", self.add)
+        if len({c.budget for c in self.spend}) != len(self.spend):
+            raise Invalid("spend", "each budget once")
+        if self.to is not None:
+            _check_status("to", self.to, tuple(str(s) for s in MOVES))
+        _check_result(self.result, self.to)
+        _check_version("If-Match", self.if_match)
+        _check_fence(self.fence)
+        size = sum(len(e.data.text) for e in self.events)
+        if size > 4 * 1024 * 1024:
+            raise TooLarge("events", limit=4 * 1024 * 1024, actual=size)
+
+
+def _check_result(result: RawJSON | None, to: str | None) -> None:
+    if result is None:
+        return
+    if to is None:
+        raise Invalid("result", "only together with a move")
+    check(result.text, path="result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Result):
+    run: str
+    status: str
+    version: int
+    last_seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition(Command[Moved]):
+    """Move a run to another status; a terminal move ends its lease.
+
+    Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal, IllegalTransition,
+    VersionConflict, NotAllowed (an operator without the token may only cancel, pause, resume).
+    """
+
+    run: str
+    to: str
+    from_status: str | None = None
+    result: RawJSON | None = None
+    reason: str = ""
+    if_match: int | None = None
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        _check_status("to", self.to, tuple(str(s) for s in MOVES))
+        if self.from_status is not None:
+            _check_status("from", self.from_status, tuple(str(s) for s in MOVES))
+        _check_result(self.result, self.to)
+        names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
+        _check_version("If-Match", self.if_match)
+        _check_fence(self.fence)
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquired(Result):
+    """A grant. version and last_seq are the run's, None for a unit that is no run's.
+
+    taken_from: the owner whose lease had lapsed or was taken back, if any.
+    """
+
+    unit: str
+    owner: str
+    token: int
+    expires_at: datetime
+    expires_in_ms: int
+    at: datetime
+    taken_from: str | None = None
+    version: int | None = None
+    last_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireLease(Command[Acquired]):
+    """Take a unit that is free or whose lease is over. A run's unit is `run:<key>`.
+
+    Refuses LeaseHeld while another lease is live (the same owner's too), and for a run NotFound,
+    AlreadyTerminal, Paused.
+    """
+
+    unit: str
+    owner: str
+    ttl_seconds: int = names.TTL_SECONDS_DEFAULT
+
+    def __post_init__(self) -> None:
+        names.check_unit("unit", self.unit)
+        names.check_worker("owner", self.owner)
+        names.check_ttl_seconds("ttl_seconds", self.ttl_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed(Result):
+    unit: str
+    owner: str
+    token: int
+    expires_at: datetime
+    expires_in_ms: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewLease(Command[Renewed]):
+    """Keep a unit: expiry = now + ttl, also when that is sooner; the same token.
+
+    Refuses LeaseLost once it has expired or been superseded.
+    """
+
+    unit: str
+    token: int
+    ttl_seconds: int = names.TTL_SECONDS_DEFAULT
+    progress: RawJSON | None = None
+
+    def __post_init__(self) -> None:
+        names.check_unit("unit", self.unit)
+        names.check_whole("token", self.token, at_least=1, at_most=2**63 - 1)
+        names.check_ttl_seconds("ttl_seconds", self.ttl_seconds)
+        if self.progress is not None:
+            check(self.progress.text, path="progress", bytes_max=16 * 1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(Result):
+    unit: str
+    token: int
+    at: datetime
+    version: int | None = None
+    last_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseLease(Command[Released]):
+    """Give a unit back. Repeating it is harmless. Refuses LeaseLost for a superseded token."""
+
+    unit: str
+    token: int
+
+    def __post_init__(self) -> None:
+        names.check_unit("unit", self.unit)
+        names.check_whole("token", self.token, at_least=1, at_most=2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed(Result):
+    """The unit is free; `token` was spent on it, so that everything older is fenced."""
+
+    unit: str
+    former_owner: str | None
+    former_token: int | None
+    token: int
+    at: datetime
+    version: int | None = None
+    last_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimLease(Command[Reclaimed]):
+    """An operator frees a unit and fences its holder at once.
+
+    expected_token, expected_owner: what the operator saw. Refuses HolderChanged when that is not
+    so any more, LeaseHeld for a live lease without `force` (scope override), NotAllowed, NotFound.
+    hold_off_seconds: keep the former owner from acquiring the unit again for so long.
+    """
+
+    unit: str
+    expected_token: int
+    expected_owner: str
+    reason: str
+    force: bool = False
+    hold_off_seconds: int = 0
+
+    def __post_init__(self) -> None:
+        names.check_unit("unit", self.unit)
+        names.check_whole("expected_token", self.expected_token, at_least=1, at_most=2**63 - 1)
+        names.check_worker("expected_owner", self.expected_owner)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+        if type(self.force) is not bool:
+            raise Invalid("force", "true or false")
+        names.check_whole("hold_off_seconds", self.hold_off_seconds, at_least=0, at_most=86_400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A run that was given to a worker by ClaimRuns."""
+
+    unit: str
+    run: str
+    task: str
+    status: str
+    version: int
+    last_seq: int
+    attempt: int
+    owner: str
+    token: int
+    expires_at: datetime
+    expires_in_ms: int
+    taken_from: str | None = None
+    progress: RawJSON | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(Result):
+    items: tuple[Claim, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRuns(Command[Claimed]):
+    """Lease up to `limit` runs that wait: pending, or running and not held now; oldest first.
+
+    A run that has used up its attempts is failed instead. Never gives one run to two.
+    """
+
+    owner: str
+    ttl_seconds: int = names.TTL_SECONDS_DEFAULT
+    task: str | None = None
+    tag: str | None = None
+    limit: int = 1
+
+    def __post_init__(self) -> None:
+        names.check_worker("owner", self.owner)
+        names.check_ttl_seconds("ttl_seconds", self.ttl_seconds)
+        names.check_whole("limit", self.limit, at_least=1, at_most=CLAIM_LIMIT)
+        if self.task is not None:
+            names.check_line("task", self.task, at_least=1, at_most=names.TASK_CHARS)
+        if self.tag is not None:
+            names.check_line("tag", self.tag, at_least=1, at_most=names.TAG_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(Result):
+    """How many lapses were written down now."""
+
+    lapsed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteLapsed(Command[Noted]):
+    """Write down leases that ran out unseen; changes nothing else. Bounded by `limit`."""
+
+    limit: int = 500
+
+    def __post_init__(self) -> None:
+        names.check_whole("limit", self.limit, at_least=1, at_most=5_000)
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend(Command[Spent]):
+    """Charge a run's budget, and every budget above it, or none of them.
+
+    Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal, BudgetExhausted (naming the
+    level).
+    """
+
+    run: str
+    charge: Charge
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        _check_fence(self.fence)
+
+
+# --- import --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedEvent:
+    """A line of a run's history as it was exported. at None: now."""
+
+    seq: int
+    version: int
+    type: str
+    origin: str
+    data: RawJSON = NULL
+    id: str | None = None
+    token: int | None = None
+    add: RawJSON | None = None
+    actor: str = ""
+    request_id: str | None = None
+    at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        names.check_whole("seq", self.seq, at_least=1, at_most=2**53 - 1)
+        names.check_whole("version", self.version, at_least=1, at_most=2**53 - 1)
+        names.check_event_type("type", self.type)
+        _check_status("origin", self.origin, ("store", "worker"))
+        check(self.data.text)
+        if self.id is not None:
+            names.check_id("id", self.id)
+        _check_fence(self.token)
+        if self.add is not None:
+            names.check_counters("add", self.add.value())
+        names.check_line("actor", self.actor, at_least=0, at_most=names.REASON_CHARS)
+        if self.request_id is not None:
+            names.check_id("request_id", self.request_id)
+        _check_moment("at", self.at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedEntry:
+    """A line of a budget's ledger as it was exported."""
+
+    n: int
+    kind: str
+    amount: int
+    spent: int = 0
+    reserved: int = 0
+    cap: int | None = None
+    id: str | None = None
+    token: int | None = None
+    note: str = ""
+    overdrawn: bool = False
+    actor: str = ""
+    request_id: str | None = None
+    at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        names.check_whole("n", self.n, at_least=1, at_most=2**53 - 1)
+        names.check_event_type("kind", self.kind)
+        for name in ("amount", "spent", "reserved"):
+            value = getattr(self, name)
+            names.check_whole(name, value, at_least=-names.AMOUNT_MAX, at_most=names.AMOUNT_MAX)
+        if self.cap is not None:
+            names.check_amount("cap", self.cap)
+        if self.id is not None:
+            names.check_id("id", self.id)
+        _check_fence(self.token)
+        names.check_line("note", self.note, at_least=0, at_most=names.REASON_CHARS)
+        names.check_line("actor", self.actor, at_least=0, at_most=names.REASON_CHARS)
+        _check_moment("at", self.at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedBudget:
+    """A run's own budget with its whole ledger; spent and reserved are summed from it."""
+
+    name: str
+    unit: str
+    cap: int
+    version: int = 1
+    overdrawn: bool = False
+    entries: tuple[ImportedEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("name", self.name)
+        names.check_budget_name("unit", self.unit)
+        names.check_amount("cap", self.cap)
+        names.check_whole("version", self.version, at_least=1, at_most=2**53 - 1)
+        if [e.n for e in self.entries] != list(range(1, len(self.entries) + 1)):
+            raise Invalid("entries[].n", "1, 2, 3 … without a hole")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportRun(Command[RunCreated]):
+    """Bring in a run with its whole history, as `export` wrote it; all of it or nothing.
+
+    Status, counters and numbers have to be what the events say. It comes without a holder: a
+    run that is not terminal goes on when a worker claims it. Refuses Exists, Invalid.
+    """
+
+    key: str
+    task: str
+    status: str
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    attrs: RawJSON = EMPTY_OBJECT
+    result: RawJSON | None = None
+    attempt: int = 0
+    max_attempts: int = 5
+    deadline_at: datetime | None = None
+    deadline_policy: str = "report"
+    retain_seconds: int | None = None
+    created_by: str = ""
+    created_at: datetime | None = None
+    ended_at: datetime | None = None
+    budgets: tuple[ImportedBudget, ...] = ()
+    events: tuple[ImportedEvent, ...] = ()
+
+    def __post_init__(self) -> None:
+        names.check_run_key("key", self.key)
+        names.check_line("task", self.task, at_least=1, at_most=names.TASK_CHARS)
+        _check_status("status", self.status, tuple(str(s) for s in MOVES))
+        _set(self, tags=names.check_tags("tags", self.tags))
+        names.check_text("notes", self.notes, at_most=names.NOTES_CHARS)
+        check(self.attrs.text, path="attrs")
+        _check_object("attrs", self.attrs)
+        if self.result is not None:
+            check(self.result.text, path="result")
+        names.check_whole("attempt", self.attempt, at_least=0, at_most=1_000_000)
+        names.check_whole("max_attempts", self.max_attempts, at_least=1, at_most=1_000)
+        for name in ("deadline_at", "created_at", "ended_at"):
+            _check_moment(name, getattr(self, name))
+        _check_status("deadline_policy", self.deadline_policy, ("report", "fail", "cancel"))
+        if [e.seq for e in self.events] != list(range(1, len(self.events) + 1)):
+            raise Invalid("events[].seq", "1, 2, 3 … without a hole")
+        if not self.events or self.events[0].type != "run.created":
+            raise Invalid("events[0]", "the first event is run.created")
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyCreated(Result):
+    """The id of a new key; the key itself is known to the caller alone."""
+
+    id: UUID
+    name: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateKey(Command[KeyCreated]):
+    """Keep a new API key as a salted hash (`agentstate.store.keys` makes both). Needs admin."""
+
+    id: UUID
+    name: str
+    scopes: tuple[str, ...]
+    salt: bytes
+    digest: bytes
+    hint: str
+    expires_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        names.check_worker("name", self.name)
+        _check_moment("expires_at", self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRevoked(Result):
+    name: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeKey(Command[KeyRevoked]):
+    """End a key: the next call with it is refused. Needs admin. Repeating it is harmless."""
+
+    name: str
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        names.check_worker("name", self.name)
+        names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)

@@ -1,0 +1,381 @@
+"""Every table on one page: fields, named constraints, and nothing else.
+
+Only `execute.py`, `feed.py`, `upkeep.py` and `partitions.py` write them, in SQL: no `save()`, no
+signals. What may change a column, and how two writers of it meet, is `policy.py`. Constraint names
+are part of the contract: operators and code read them. Times are the database's clock.
+"""
+
+from __future__ import annotations
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
+from django.db import models
+from django.db.models import F, Q
+
+from agentstate.store.fields import JSONTextField
+
+
+class Run(models.Model):
+    """A run's head: sequence, version, status and fence, decided under this one row's lock.
+
+    No index on a column that every write changes: it would end HOT updates (store.md, 3.9).
+    """
+
+    id = models.UUIDField(primary_key=True)
+    key = models.TextField()
+    task = models.TextField()
+    status = models.TextField()
+    version = models.BigIntegerField()
+    last_seq = models.BigIntegerField()
+    counters = models.JSONField(default=dict)
+    tags = ArrayField(models.TextField(), default=list)
+    notes = models.TextField(default="")
+    attrs = JSONTextField(default="{}")
+    result = JSONTextField(null=True)
+    owner = models.TextField(null=True)
+    token = models.BigIntegerField(null=True)
+    holder = models.TextField(null=True)
+    last_token = models.BigIntegerField(null=True)
+    ended_token = models.BigIntegerField(null=True)
+    attempt = models.IntegerField(default=0)
+    max_attempts = models.IntegerField(default=5)
+    parent = models.ForeignKey(
+        "self", null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="children"
+    )
+    deadline_at = models.DateTimeField(null=True)
+    deadline_policy = models.TextField(default="report")
+    retain_seconds = models.BigIntegerField(null=True)
+    created_by = models.TextField(default="")
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["key"], name="run_key_is_unique"),
+            models.CheckConstraint(
+                condition=Q(version__gte=1, last_seq__gte=1), name="run_version_and_seq_from_1"
+            ),
+            models.CheckConstraint(
+                condition=Q(token__isnull=True, owner__isnull=True, holder__isnull=True)
+                | Q(token__isnull=False, owner__isnull=False, holder__isnull=False),
+                name="run_owner_and_token_together",
+            ),
+            models.CheckConstraint(
+                condition=Q(token__isnull=True) | Q(token=F("last_token")),
+                name="run_token_is_the_last_one",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status__in=["completed", "failed", "cancelled"])
+                | Q(token__isnull=True, ended_at__isnull=False),
+                name="run_ended_has_no_holder",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                F("status"), F("created_at").desc(), F("id").desc(), name="run_by_status_newest"
+            ),
+            models.Index(F("created_at").desc(), F("id").desc(), name="run_newest"),
+        ]
+
+
+class Event(models.Model):
+    """A line of a run's log, for ever as it was written: a trigger refuses UPDATE and DELETE.
+
+    Range-partitioned by the week of the run's UUIDv7 (migration 0001), so that a run stays in one
+    partition, (run, seq) is unique, and old weeks are dropped whole. No foreign key: it costs
+    15 % of the appends, and the head row is locked anyway.
+    """
+
+    pk = models.CompositePrimaryKey("run_id", "seq")
+    run = models.ForeignKey(
+        Run, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="events"
+    )
+    seq = models.BigIntegerField()
+    version = models.BigIntegerField()
+    type = models.TextField()
+    origin = models.TextField()
+    data = JSONTextField()
+    event_id = models.TextField(null=True)
+    token = models.BigIntegerField(null=True)
+    add = JSONTextField(null=True)
+    actor = models.TextField()
+    request_id = models.TextField(null=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "event_id"],
+                condition=Q(event_id__isnull=False),
+                name="event_id_is_unique_in_its_run",
+            ),
+        ]
+
+
+class Lease(models.Model):
+    """A unit of work and who holds it now. The only authority on expiry.
+
+    A free unit keeps its row for a while; the next token is higher all the same, because tokens
+    come from one sequence.
+    """
+
+    unit = models.TextField(primary_key=True)
+    run = models.ForeignKey(
+        Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="leases"
+    )
+    owner = models.TextField(null=True)
+    holder = models.TextField(null=True)
+    token = models.BigIntegerField(null=True)
+    ttl_seconds = models.IntegerField(default=60)
+    acquired_at = models.DateTimeField(null=True)
+    renewed_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
+    renewals = models.IntegerField(default=0)
+    progress = JSONTextField(null=True)
+    noted_token = models.BigIntegerField(null=True)
+    term_ended_at = models.DateTimeField(null=True)
+    hold_off_owner = models.TextField(null=True)
+    hold_off_until = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(
+                    token__isnull=True,
+                    owner__isnull=True,
+                    holder__isnull=True,
+                    expires_at__isnull=True,
+                )
+                | Q(
+                    token__isnull=False,
+                    owner__isnull=False,
+                    holder__isnull=False,
+                    expires_at__isnull=False,
+                ),
+                name="lease_held_or_free",
+            ),
+            models.CheckConstraint(
+                condition=Q(ttl_seconds__gte=1, ttl_seconds__lte=86_400),
+                name="lease_ttl_from_1_second_to_a_day",
+            ),
+        ]
+
+
+class LeaseTerm(models.Model):
+    """Every term of ownership that ever was; the database itself proves that no two overlap."""
+
+    token = models.BigIntegerField(primary_key=True)
+    unit = models.TextField()
+    run = models.ForeignKey(
+        Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="terms"
+    )
+    owner = models.TextField()
+    holder = models.TextField()
+    held = DateTimeRangeField()
+    renewals = models.IntegerField(default=0)
+    ended = models.TextField(null=True)
+    ended_by = models.TextField(null=True)
+    reason = models.TextField(null=True)
+
+    class Meta:
+        constraints = [
+            ExclusionConstraint(
+                name="lease_terms_never_overlap",
+                expressions=[("unit", RangeOperators.EQUAL), ("held", RangeOperators.OVERLAPS)],
+            ),
+        ]
+
+
+class Budget(models.Model):
+    """A cap, and what is reserved and spent of it. run NULL: shared by many runs."""
+
+    id = models.UUIDField(primary_key=True)
+    run = models.ForeignKey(
+        Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="budgets"
+    )
+    name = models.TextField()
+    unit = models.TextField()
+    cap = models.BigIntegerField()
+    reserved = models.BigIntegerField(default=0)
+    spent = models.BigIntegerField(default=0)
+    overdrawn = models.BooleanField(default=False)
+    version = models.BigIntegerField(default=1)
+    entries = models.BigIntegerField(default=0)
+    parent = models.ForeignKey(
+        "self", null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="children"
+    )
+    depth = models.IntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "name"], nulls_distinct=False, name="budget_name_is_unique"
+            ),
+            models.CheckConstraint(
+                condition=Q(cap__gte=F("spent") + F("reserved")) | Q(overdrawn=True),
+                name="budget_within_cap_or_overdrawn",
+            ),
+            models.CheckConstraint(
+                condition=Q(spent__gte=0, reserved__gte=0, cap__gte=0),
+                name="budget_never_negative",
+            ),
+        ]
+
+
+class BudgetEntry(models.Model):
+    """A line of a budget's ledger: numbered without a hole, never changed. Spent is its sum."""
+
+    pk = models.CompositePrimaryKey("budget_id", "n")
+    budget = models.ForeignKey(
+        Budget,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="ledger",
+    )
+    n = models.BigIntegerField()
+    kind = models.TextField()
+    amount = models.BigIntegerField()
+    spent = models.BigIntegerField(default=0)
+    reserved = models.BigIntegerField(default=0)
+    cap = models.BigIntegerField(null=True)
+    entry_id = models.TextField(null=True)
+    run_id = models.UUIDField(null=True)
+    token = models.BigIntegerField(null=True)
+    note = models.TextField(default="")
+    overdrawn = models.BooleanField(default=False)
+    actor = models.TextField()
+    request_id = models.TextField(null=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["budget", "run_id", "entry_id"],
+                condition=Q(entry_id__isnull=False, kind="spend"),
+                name="charge_id_is_unique_in_its_run",
+            ),
+        ]
+
+
+class IdempotencyRecord(models.Model):
+    """The first answer to a key, kept in the transaction of its effect."""
+
+    pk = models.CompositePrimaryKey("principal", "key")
+    principal = models.TextField()
+    key = models.TextField()
+    fingerprint = models.BinaryField()
+    kind = models.TextField()
+    answer = JSONTextField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    replays = models.IntegerField(default=0)
+
+    class Meta:
+        indexes = [models.Index(fields=["expires_at"], name="idempotency_by_expiry")]
+
+
+class Refusal(models.Model):
+    """A command that was refused: who wanted what, and what was found instead."""
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    code = models.TextField()
+    operation = models.TextField()
+    run = models.ForeignKey(
+        Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="refusals"
+    )
+    unit = models.TextField(null=True)
+    budget = models.TextField(null=True)
+    actor = models.TextField()
+    worker = models.TextField(null=True)
+    token_sent = models.BigIntegerField(null=True)
+    token_current = models.BigIntegerField(null=True)
+    wanted = models.JSONField(default=dict)
+    found = models.JSONField(default=dict)
+    request_id = models.TextField(null=True)
+    attempt = models.IntegerField(default=1)
+
+    class Meta:
+        indexes = [
+            models.Index(F("at").desc(), F("id").desc(), name="refusal_newest"),
+            models.Index("run", F("id").desc(), name="refusal_of_run"),
+        ]
+
+
+class Outbox(models.Model):
+    """A row per run and batch, moved to the feed by whoever holds the mover's lock."""
+
+    gid = models.BigAutoField(primary_key=True)
+    run_id = models.UUIDField()
+    run_key = models.TextField()
+    first_seq = models.BigIntegerField()
+    last_seq = models.BigIntegerField()
+    version = models.BigIntegerField()
+    types = ArrayField(models.TextField())
+    at = models.DateTimeField()
+
+
+class Feed(models.Model):
+    """Every change of every run in one order without a hole, from one mover."""
+
+    position = models.BigIntegerField(primary_key=True)
+    run_id = models.UUIDField()
+    run_key = models.TextField()
+    first_seq = models.BigIntegerField()
+    last_seq = models.BigIntegerField()
+    version = models.BigIntegerField()
+    types = ArrayField(models.TextField())
+    at = models.DateTimeField()
+
+
+class FeedHead(models.Model):
+    """The one row that positions are counted in; a crashed mover leaves no hole."""
+
+    id = models.SmallIntegerField(primary_key=True)
+    position = models.BigIntegerField(default=0)
+    moved_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="feed_has_one_head")]
+
+
+class OperatorAction(models.Model):
+    """What an operator did, in the transaction of its effect. A trigger refuses changes."""
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    actor = models.TextField()
+    action = models.TextField()
+    object = models.TextField()
+    run = models.ForeignKey(
+        Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="actions"
+    )
+    reason = models.TextField(default="")
+    before = models.JSONField(default=dict)
+    after = models.JSONField(default=dict)
+    expected = models.JSONField(default=dict)
+    request_id = models.TextField(null=True)
+
+    class Meta:
+        indexes = [models.Index(F("at").desc(), F("id").desc(), name="action_newest")]
+
+
+class ApiKey(models.Model):
+    """A key that workers and scripts call with: a salted hash, shown once when it is made."""
+
+    id = models.UUIDField(primary_key=True)
+    name = models.TextField()
+    scopes = ArrayField(models.TextField())
+    salt = models.BinaryField()
+    digest = models.BinaryField()
+    hint = models.TextField()
+    created_by = models.TextField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+    last_used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["name"], name="key_name_is_unique")]

@@ -1,0 +1,290 @@
+"""JSON as text: a payload is kept exactly as it was sent, and decoded only to check it.
+
+Digits, the order of names, escapes and white space of a payload survive because the text itself is
+stored (column type `json`). Python's own parser serves here: orjson and friends turn long integers
+into floats. Pure: no Django, no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json.decoder import scanstring
+from typing import Any
+
+from agentstate.store.errors import Invalid, Refusal, TooLarge, UnstorableText
+
+PAYLOAD_BYTES_MAX = 1024 * 1024
+BODY_BYTES_MAX = 4 * 1024 * 1024
+DEPTH_MAX = 64
+DIGITS_MAX = 1_000
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_RISKY = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\x00\ud800-\udfff]")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
+
+class Malformed(Refusal):
+    """The text is not JSON; `position` counts characters from 0."""
+
+    code, title, recorded = "malformed", "Not JSON", False
+
+
+@dataclass(frozen=True, slots=True)
+class RawJSON:
+    """A JSON value as the text in which it was sent."""
+
+    text: str
+
+    def value(self) -> Any:
+        """The decoded value; integers exact, other numbers as floats."""
+        return json.loads(self.text)
+
+
+NULL = RawJSON("null")
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number as its literal: 1.0, 1e0 and 1 stay three different texts."""
+
+    literal: str
+
+
+def dump(value: Any) -> RawJSON:
+    """A Python value as a payload. Raises Invalid for NaN, Infinity and what is not JSON."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise Invalid("data", f"JSON ({wrong})") from None
+    return check(text)
+
+
+def check(text: str, *, path: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) -> RawJSON:
+    """One JSON value within the written limits, kept as its text.
+
+    Raises Malformed, Invalid (NaN, a name twice, nesting, digits), UnstorableText (with the path)
+    or TooLarge (limit and actual bytes).
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > bytes_max:
+        raise TooLarge(
+            f"{path} has {size} bytes, at most {bytes_max} are taken",
+            field=path,
+            limit=bytes_max,
+            actual=size,
+        )
+    value, end = _decode(text, _skip(text, 0), path)
+    if _skip(text, end) != len(text):
+        raise Malformed("text after the JSON value", position=end)
+    _check_value(text, value, path)
+    return RawJSON(text)
+
+
+def parse(text: str, *, raw: frozenset[str] = frozenset()) -> Any:
+    """Decode a request body; the value of every member named in `raw` stays a RawJSON.
+
+    Only members of the outer object, and of objects in its lists (events, operations), are
+    looked at: what is inside a payload never changes how it is read. Same errors as `check`.
+    """
+    value, end = _walk(text, _skip(text, 0), raw, "", 0)
+    if _skip(text, end) != len(text):
+        raise Malformed("text after the JSON value", position=end)
+    return value
+
+
+def canonical(text: str) -> str:
+    """The text with names sorted, no white space and one form of each string; numbers as written.
+
+    Two bodies are the same request exactly when their canonical texts are equal.
+    """
+    return "".join(_canonical(_strict_decoder(keep_numbers=True).decode(text)))
+
+
+def _walk(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
+    opening = text[at : at + 1]
+    if level <= 4 and opening == "{":
+        return _walk_object(text, at, raw, path, level)
+    if level <= 4 and opening == "[" and raw:
+        return _walk_list(text, at, raw, path, level)
+    value, end = _decode(text, at, path)
+    _check_value(text[at:end], value, path)
+    return value, end
+
+
+def _walk_object(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
+    found: dict[str, Any] = {}
+    at = _skip(text, at + 1)
+    if text[at : at + 1] == "}":
+        return found, at + 1
+    while True:
+        if text[at : at + 1] != '"':
+            raise Malformed("a name in double quotes is missing", position=at)
+        start = at
+        name, at = _scan_string(text, at + 1)
+        inner = f"{path}.{name}" if path else name
+        _check_value(text[start:at], name, f"{inner} (a name)")
+        at = _skip(text, at)
+        if text[at : at + 1] != ":":
+            raise Malformed("':' is missing", position=at)
+        at = _skip(text, at + 1)
+        if name in found:
+            raise Invalid(inner, "the same name twice in one object")
+        if name in raw:
+            _, end = _decode(text, at, inner)
+            found[name], at = check(text[at:end], path=inner), end
+        else:
+            found[name], at = _walk(text, at, raw, inner, level + 1)
+        at, done = _next(text, at, "}")
+        if done:
+            return found, at
+
+
+def _walk_list(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
+    found: list[Any] = []
+    at = _skip(text, at + 1)
+    if text[at : at + 1] == "]":
+        return found, at + 1
+    while True:
+        value, at = _walk(text, at, raw, f"{path}[{len(found)}]", level + 1)
+        found.append(value)
+        at, done = _next(text, at, "]")
+        if done:
+            return found, at
+
+
+def _next(text: str, at: int, closing: str) -> tuple[int, bool]:
+    at = _skip(text, at)
+    if text[at : at + 1] == closing:
+        return at + 1, True
+    if text[at : at + 1] != ",":
+        raise Malformed(f"',' or '{closing}' is missing", position=at)
+    return _skip(text, at + 1), False
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _scan_string(text: str, at: int) -> tuple[str, int]:
+    try:
+        return scanstring(text, at, True)
+    except json.JSONDecodeError as wrong:
+        raise Malformed(wrong.msg, position=wrong.pos) from None
+
+
+def _decode(text: str, at: int, path: str) -> tuple[Any, int]:
+    try:
+        return _STRICT.raw_decode(text, at)
+    except json.JSONDecodeError as wrong:
+        raise Malformed(wrong.msg, position=wrong.pos) from None
+    except RecursionError:
+        raise Invalid(path or "body", f"nested deeper than {DEPTH_MAX}") from None
+    except _Rule as broken:
+        raise Invalid(path or "body", str(broken)) from None
+
+
+class _Rule(ValueError):
+    """A rule broken deep inside a value, on its way to the one who knows the path."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        counted = Counter(name for name, _ in pairs).most_common(1)
+        raise _Rule(f"the same name twice in one object ({counted[0][0]!r})")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise _Rule(f"{name} is not JSON")
+
+
+def _digits(literal: str) -> str:
+    if len(literal) > DIGITS_MAX:
+        raise _Rule(f"a number of more than {DIGITS_MAX} digits")
+    return literal
+
+
+def _whole(literal: str) -> int:
+    return int(_digits(literal))
+
+
+def _real(literal: str) -> float:
+    number = float(_digits(literal))
+    if number in (float("inf"), float("-inf")):
+        raise _Rule(f"{literal} is too large for any reader")
+    return number
+
+
+def _strict_decoder(*, keep_numbers: bool = False) -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=_once,
+        parse_constant=_no_constant,
+        parse_int=_Number if keep_numbers else _whole,
+        parse_float=_Number if keep_numbers else _real,
+        strict=True,
+    )
+
+
+_STRICT = _strict_decoder()
+
+
+def _check_value(text: str, value: Any, path: str) -> None:
+    if not isinstance(value, (dict, list, str)):
+        return
+    _check_depth(value, path)
+    if _RISKY.search(text):
+        for where, part in _strings(value, path):
+            if _UNSTORABLE.search(part):
+                raise UnstorableText(where, "no U+0000 and no lone surrogate")
+
+
+def _check_depth(value: Any, path: str) -> None:
+    level, depth = [value], 0
+    while level := [v for v in level if isinstance(v, (dict, list))]:
+        depth += 1
+        if depth > DEPTH_MAX:
+            raise Invalid(path or "body", f"nested deeper than {DEPTH_MAX}")
+        level = [
+            inner
+            for v in level
+            for inner in (v.values() if isinstance(v, dict) else v)
+            if isinstance(inner, (dict, list))
+        ]
+
+
+def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield f"{path}.{name!a} (a name)", name
+            yield from _strings(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _strings(inner, f"{path}[{index}]")
+
+
+def _canonical(value: Any) -> Iterator[str]:
+    if isinstance(value, _Number):
+        yield value.literal
+    elif isinstance(value, dict):
+        yield "{"
+        for index, name in enumerate(sorted(value)):
+            yield f"{',' if index else ''}{json.dumps(name)}:"
+            yield from _canonical(value[name])
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for index, inner in enumerate(value):
+            if index:
+                yield ","
+            yield from _canonical(inner)
+        yield "]"
+    else:
+        yield json.dumps(value)

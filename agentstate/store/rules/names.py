@@ -1,0 +1,134 @@
+"""What may be called how: the shape of every name, number and text that a caller chooses.
+
+One home for these rules (api.md, "Names and values"): the commands apply them, the API's schemas
+and docs are made from the same constants.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from agentstate.store.errors import Invalid, UnstorableText
+
+NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._:@~-]*[A-Za-z0-9])?"
+NAME_RULE = "letters, digits and . _ : @ ~ -, first and last a letter or digit"
+EVENT_TYPE = r"[A-Za-z][A-Za-z0-9._-]*"
+VISIBLE = r"[\x20-\x7e]+"
+
+RUN_KEY_CHARS, UNIT_CHARS, WORKER_CHARS, BUDGET_CHARS = 196, 200, 200, 64
+TYPE_CHARS, TASK_CHARS, TAG_CHARS, ID_CHARS = 100, 500, 64, 200
+NOTES_CHARS, REASON_CHARS = 10_000, 500
+TAGS_PER_RUN = 50
+AMOUNT_MAX = 2**53 - 1
+TTL_SECONDS_MIN, TTL_SECONDS_MAX, TTL_SECONDS_DEFAULT = 1, 86_400, 60
+RESERVED_UNITS = frozenset({"claim", "renew"})
+COUNTERS_PER_RUN = 100
+
+_NAME, _EVENT_TYPE, _VISIBLE = re.compile(NAME), re.compile(EVENT_TYPE), re.compile(VISIBLE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
+
+def check_name(field: str, value: Any, at_most: int) -> str:
+    """A run key, unit, worker or budget name of 1 to `at_most` characters. Raises Invalid."""
+    text = _text(field, value, 1, at_most)
+    if not _NAME.fullmatch(text):
+        raise Invalid(field, NAME_RULE)
+    return text
+
+
+def check_run_key(field: str, value: Any) -> str:
+    return check_name(field, value, RUN_KEY_CHARS)
+
+
+def check_unit(field: str, value: Any) -> str:
+    unit = check_name(field, value, UNIT_CHARS)
+    if unit in RESERVED_UNITS:
+        raise Invalid(field, "'claim' and 'renew' are not units")
+    return unit
+
+
+def check_worker(field: str, value: Any) -> str:
+    return check_name(field, value, WORKER_CHARS)
+
+
+def check_budget_name(field: str, value: Any) -> str:
+    return check_name(field, value, BUDGET_CHARS)
+
+
+def check_event_type(field: str, value: Any) -> str:
+    text = _text(field, value, 1, TYPE_CHARS)
+    if not _EVENT_TYPE.fullmatch(text):
+        raise Invalid(field, "letters, digits and . _ -, first a letter")
+    return text
+
+
+def check_id(field: str, value: Any) -> str:
+    """An idempotency key, event id or change id: 1 to 200 printable ASCII characters."""
+    text = _text(field, value, 1, ID_CHARS)
+    if not _VISIBLE.fullmatch(text) or text != text.strip():
+        raise Invalid(field, "printable ASCII characters, no space at either end")
+    return text
+
+
+def check_line(field: str, value: Any, *, at_least: int, at_most: int) -> str:
+    """One line of text without control characters (task, tag, reason)."""
+    text = _text(field, value, at_least, at_most)
+    if _CONTROL.search(text):
+        raise Invalid(field, "no control characters")
+    if text != text.strip():
+        raise Invalid(field, "no space at either end")
+    return text
+
+
+def check_text(field: str, value: Any, *, at_most: int) -> str:
+    """A text of several lines (notes)."""
+    return _text(field, value, 0, at_most)
+
+
+def check_tags(field: str, values: Any) -> tuple[str, ...]:
+    """At most 50 tags, sorted, each once."""
+    if not isinstance(values, (list, tuple, set, frozenset)):
+        raise Invalid(field, "a list of texts")
+    tags = sorted({check_line(f"{field}[]", v, at_least=1, at_most=TAG_CHARS) for v in values})
+    if len(tags) > TAGS_PER_RUN:
+        raise Invalid(field, f"at most {TAGS_PER_RUN} tags")
+    return tuple(tags)
+
+
+def check_whole(field: str, value: Any, *, at_least: int, at_most: int) -> int:
+    """A whole number in a range; `true` is not 1 and 60.0 is not 60."""
+    if type(value) is not int or not at_least <= value <= at_most:
+        raise Invalid(field, f"a whole number from {at_least} to {at_most}")
+    return value
+
+
+def check_ttl_seconds(field: str, value: Any) -> int:
+    return check_whole(field, value, at_least=TTL_SECONDS_MIN, at_most=TTL_SECONDS_MAX)
+
+
+def check_amount(field: str, value: Any, *, at_least: int = 0) -> int:
+    return check_whole(field, value, at_least=at_least, at_most=AMOUNT_MAX)
+
+
+def check_counters(field: str, value: Any) -> dict[str, int]:
+    """What to add to counters: names to whole numbers, negative ones too (a correction)."""
+    if not isinstance(value, dict):
+        raise Invalid(field, "an object of counter names and whole numbers")
+    if len(value) > COUNTERS_PER_RUN:
+        raise Invalid(field, f"at most {COUNTERS_PER_RUN} counters")
+    for name, amount in value.items():
+        check_name(f"{field} (a counter's name)", name, BUDGET_CHARS)
+        check_whole(f"{field}.{name}", amount, at_least=-AMOUNT_MAX, at_most=AMOUNT_MAX)
+    return dict(value)
+
+
+def _text(field: str, value: Any, at_least: int, at_most: int) -> str:
+    if not isinstance(value, str):
+        raise Invalid(field, "a text")
+    if _UNSTORABLE.search(value):
+        raise UnstorableText(field, "no U+0000 and no lone surrogate")
+    if not at_least <= len(value) <= at_most:
+        raise Invalid(field, f"{at_least} to {at_most} characters")
+    return value
