@@ -1,0 +1,105 @@
+"""Settings from the environment: typed, bounded, and refused at start with name, value and rule.
+
+Every variable that the product reads is read through a function of this module, so that a typing
+error is one clear line at start and never a surprise at night. An empty variable counts as unset.
+"""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+YES = frozenset({"1", "true", "yes", "on"})
+NO = frozenset({"0", "false", "no", "off"})
+
+
+class BadSetting(Exception):
+    """A variable of the environment breaks its rule. The text names it, its value and the rule."""
+
+    def __init__(self, name: str, value: str, rule: str, *, secret: bool = False) -> None:
+        shown = "(not shown)" if secret else repr(value)
+        super().__init__(f"{name} is {shown}, but must be {rule}")
+        self.name, self.value, self.rule = name, value, rule
+
+
+def text(name: str, *, default: str = "", secret: bool = False, at_least: int = 0) -> str:
+    """The variable as it is, without surrounding blanks. at_least: its shortest length if set."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return default
+    if len(value) < at_least:
+        raise BadSetting(name, value, f"at least {at_least} characters long", secret=secret)
+    return value
+
+
+def choice(name: str, *, default: str, among: Collection[str]) -> str:
+    """One of a few words."""
+    value = text(name, default=default)
+    if value not in among:
+        raise BadSetting(name, value, f"one of {', '.join(sorted(among))}")
+    return value
+
+
+def flag(name: str, *, default: bool) -> bool:
+    """Yes or no, in any of the usual spellings."""
+    value = text(name).lower()
+    if not value:
+        return default
+    if value not in YES | NO:
+        raise BadSetting(name, value, "1, true, yes, on, 0, false, no or off")
+    return value in YES
+
+
+def integer(name: str, *, default: int, at_least: int, at_most: int) -> int:
+    """A whole number within bounds, both included."""
+    value = text(name)
+    if not value:
+        return default
+    rule = f"a whole number from {at_least} to {at_most}"
+    # isascii: int() also takes digits of other scripts, and underscores.
+    if not (value.isascii() and value.lstrip("-").isdigit() and len(value) < 20):
+        raise BadSetting(name, value, rule)
+    if not at_least <= int(value) <= at_most:
+        raise BadSetting(name, value, rule)
+    return int(value)
+
+
+def seconds(name: str, *, default: int, at_least: int, at_most: int) -> int:
+    """A duration in whole seconds within bounds."""
+    try:
+        return integer(name, default=default, at_least=at_least, at_most=at_most)
+    except BadSetting as bad:
+        raise BadSetting(name, bad.value, bad.rule.replace("number", "number of seconds")) from None
+
+
+def words(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
+    """A list, separated by commas."""
+    value = text(name)
+    return [word.strip() for word in value.split(",") if word.strip()] if value else list(default)
+
+
+def origins(name: str) -> list[str]:
+    """A list of origins such as https://console.example.org, separated by commas."""
+    found = words(name)
+    for origin in found:
+        if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+            raise BadSetting(name, origin, "origins like https://console.example.org, no path")
+    return found
+
+
+def path(name: str, *, default: Path) -> Path:
+    """A file or folder, made absolute; `~` is the home folder. It need not exist."""
+    value = text(name)
+    if "\0" in value:
+        raise BadSetting(name, value, "a path without a NUL character")
+    return Path(os.path.abspath(Path(value).expanduser())) if value else default
+
+
+def folder(name: str) -> Path | None:
+    """A folder that must exist, or None when the variable is not set."""
+    value = text(name)
+    if not value:
+        return None
+    found = path(name, default=Path("/"))
+    if not found.is_dir():
+        raise BadSetting(name, value, "an existing folder")
+    return found

@@ -1,0 +1,113 @@
+"""Two stacks of middleware in one process.
+
+A worker's request needs no session, CSRF token, messages or htmx, and pays for each of them in
+microseconds. So the addresses in SHORT pass only RequestMark, and all others pass
+settings.CONSOLE_MIDDLEWARE as well. Works the same in WSGI and, for the streams, in ASGI.
+"""
+
+import re
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.handlers.exception import convert_exception_to_response
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
+
+SHORT = ("/api/", "/health/", "/problems/", "/live/v1/", "/metrics")
+REQUEST_ID = re.compile(r"[!-~]{1,200}")
+SHORT_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+type Response = HttpResponseBase | Awaitable[HttpResponseBase]
+type Handler = Callable[[HttpRequest], Any]
+
+
+def is_short(request: HttpRequest) -> bool:
+    """True for what a program asks for, false for the pages of the console."""
+    return request.path_info.startswith(SHORT)
+
+
+class RequestMark:
+    """Give each request an id (`request.request_id`, its own X-Request-Id if that is printable),
+    send it back, and set the plain headers of safety on answers of the short stack."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+            self.answer: Handler = self.answer_async
+        else:
+            self.answer = self.answer_sync
+
+    def __call__(self, request: HttpRequest) -> Response:
+        given = request.META.get("HTTP_X_REQUEST_ID", "")
+        request.request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex  # type: ignore[attr-defined]
+        answer: Response = self.answer(request)
+        return answer
+
+    def answer_sync(self, request: HttpRequest) -> HttpResponseBase:
+        return self.mark(request, self.get_response(request))
+
+    async def answer_async(self, request: HttpRequest) -> HttpResponseBase:
+        return self.mark(request, await self.get_response(request))
+
+    def mark(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        response.headers["X-Request-Id"] = request.request_id  # type: ignore[attr-defined]
+        if is_short(request):
+            for name, value in SHORT_HEADERS.items():
+                response.headers.setdefault(name, value)
+        return response
+
+
+class ConsoleStack:
+    """settings.CONSOLE_MIDDLEWARE around the view, for the addresses that are not short."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+        self.layers: list[Any] = []
+        self.console = self.wrap(get_response)
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Build the stack from the inside out, as Django does with MIDDLEWARE."""
+        for name in reversed(settings.CONSOLE_MIDDLEWARE):
+            layer_class = import_string(name)
+            # WhiteNoise cannot run async; only streams do, and no static file is among them.
+            if self.is_async and not getattr(layer_class, "async_capable", False):
+                continue
+            layer = layer_class(handler)
+            self.layers.insert(0, layer)
+            handler = convert_exception_to_response(layer)
+        return handler
+
+    def __call__(self, request: HttpRequest) -> Response:
+        handler = self.get_response if is_short(request) else self.console
+        answer: Response = handler(request)
+        return answer
+
+    def process_view(
+        self, request: HttpRequest, view: Any, args: Any, kwargs: Any
+    ) -> HttpResponseBase | None:
+        """Ask the layers that look at the view (CSRF). Django adapts this one for ASGI."""
+        if is_short(request):
+            return None
+        for layer in self.layers:
+            if look := getattr(layer, "process_view", None):
+                response: HttpResponseBase | None = look(request, view, args, kwargs)
+                if response is not None:
+                    return response
+        return None

@@ -1,0 +1,78 @@
+"""Where the database is: the embedded server's socket, or what DATABASE_URL says.
+
+The same facts go to three readers: Django's DATABASES, Celery's broker (pgmq), and plain psycopg.
+"""
+
+import getpass
+from typing import Any
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from agentstate import env
+
+OLDEST = 150_000  # of server_version; 15 is the oldest release that the test suite runs on
+NAMES = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
+CONNECT_TIMEOUT_SECONDS = 5
+
+
+def parse(url: str) -> dict[str, str]:
+    """The parts of a DATABASE_URL: libpq's names (host, port, user, dbname, sslmode, …)."""
+    rule = "postgresql://user:password@host:port/name, or libpq's key=value form"
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
+    except ProgrammingError:
+        raise env.BadSetting("DATABASE_URL", url, rule, secret=True) from None
+    if "dbname" not in parts:
+        raise env.BadSetting("DATABASE_URL", url, rule + ", with a database name", secret=True)
+    return parts
+
+
+def embedded_parts(socket_folder: str) -> dict[str, str]:
+    """The same for the embedded server, which trusts whoever can enter its socket's folder."""
+    return {"host": socket_folder, "user": "agentstate", "dbname": "agentstate"}
+
+
+def django_entry(parts: dict[str, str], *, application_name: str) -> dict[str, Any]:
+    """An entry of Django's DATABASES. Connections last for a minute and are tried before use."""
+    options: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "application_name": application_name,
+    }
+    options |= {name: value for name, value in parts.items() if name not in NAMES}
+    entry = {django: parts.get(libpq, "") for libpq, django in NAMES.items()}
+    return entry | {
+        "ENGINE": "django.db.backends.postgresql",
+        "OPTIONS": options,
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+        "ATOMIC_REQUESTS": False,
+    }
+
+
+def conninfo(parts: dict[str, str], **changes: Any) -> str:
+    """One string for psycopg. changes: parts to set or, with None, to leave out."""
+    merged = {"connect_timeout": CONNECT_TIMEOUT_SECONDS} | parts | changes
+    return make_conninfo(**{name: value for name, value in merged.items() if value is not None})
+
+
+def broker_conninfo(parts: dict[str, str]) -> str:
+    """What the pgmq broker gets as `conn_string`.
+
+    It takes the string apart, keeps five parts, and puts them together again without quoting. So
+    each value is quoted here already, and what is beyond the five (sslmode, …) rides behind the
+    password. Nothing may be left out: it would put its own defaults in place of libpq's.
+    """
+    extras = [f"{name}={_quoted(value)}" for name, value in parts.items() if name not in NAMES]
+    extras.append(f"connect_timeout={CONNECT_TIMEOUT_SECONDS}")
+    return make_conninfo(
+        host=_quoted(parts.get("host", "")),
+        port=_quoted(parts.get("port", "5432")),
+        dbname=_quoted(parts["dbname"]),
+        user=_quoted(parts.get("user") or getpass.getuser()),
+        password=" ".join([_quoted(parts.get("password", "")), *extras]),
+    )
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

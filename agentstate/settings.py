@@ -1,0 +1,213 @@
+"""Django's settings. What a site may change comes from the environment, by way of env.py."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from django.utils.csp import CSP
+
+from agentstate import env, postgres
+from agentstate.embedded import EmbeddedPostgres
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# Embedded data, the secret key, collected static files. Back it up as a whole, or use DATABASE_URL.
+AGENTSTATE_HOME = env.path("AGENTSTATE_HOME", default=BASE_DIR / "var")
+
+# What this process is; shown as application_name in pg_stat_activity, so that one can tell whose
+# connection holds a lock.
+AGENTSTATE_PROCESS = env.text("AGENTSTATE_PROCESS", default="command")
+
+
+def kept_secret_key() -> str:
+    """The key in AGENTSTATE_HOME, made by whoever comes first. Only its owner can read it."""
+    kept = AGENTSTATE_HOME / "secret-key"
+    AGENTSTATE_HOME.mkdir(parents=True, exist_ok=True)
+    if not kept.exists():
+        # Written aside, then linked: link() refuses when another start was quicker.
+        draft = AGENTSTATE_HOME / f"secret-key.{os.getpid()}.{secrets.token_hex(4)}"
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(50))
+        try:
+            os.link(draft, kept)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return kept.read_text().strip()
+
+
+# Signs sessions and cursors. Changing it logs everybody out; several machines need the same one.
+SECRET_KEY = env.text("AGENTSTATE_SECRET_KEY", secret=True, at_least=32) or kept_secret_key()
+# Pages with settings and stack traces for whoever causes an error: on a developer's machine only.
+DEBUG = env.flag("AGENTSTATE_DEBUG", default=False)
+# The names under which the console may be reached. Loopback only, unless said otherwise.
+ALLOWED_HOSTS = env.words("AGENTSTATE_HOSTS", default=("localhost", "127.0.0.1", "[::1]"))
+# Origins whose forms are accepted, when a proxy changes what the browser sees.
+CSRF_TRUSTED_ORIGINS = env.origins("AGENTSTATE_ORIGINS")
+# True behind a proxy that speaks HTTPS and sets X-Forwarded-Proto: cookies only over HTTPS, HSTS.
+HTTPS = env.flag("AGENTSTATE_HTTPS", default=False)
+
+INSTALLED_APPS = [
+    "agentstate.store",
+    "dashboard",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "django_htmx",
+    "heroicons",
+]
+
+# Every request passes these two, and those of the console CONSOLE_MIDDLEWARE (middleware.py).
+MIDDLEWARE = ["agentstate.middleware.RequestMark", "agentstate.middleware.ConsoleStack"]
+CONSOLE_MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.middleware.csp.ContentSecurityPolicyMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "agentstate.urls"
+WSGI_APPLICATION = "agentstate.wsgi.application"
+APPEND_SLASH = False
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.template.context_processors.csp",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+DATABASE_URL = env.text("DATABASE_URL", secret=True)
+EMBEDDED = not DATABASE_URL
+DATABASE_PARTS = (
+    postgres.parse(DATABASE_URL)
+    if DATABASE_URL
+    else postgres.embedded_parts(str(EmbeddedPostgres(AGENTSTATE_HOME / "postgres").socket))
+)
+DATABASES = {
+    "default": postgres.django_entry(
+        DATABASE_PARTS, application_name=f"agentstate {AGENTSTATE_PROCESS}"
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# Celery. Remote control is off: its reply queue has a name that pgmq cannot hold.
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", default="pgmq://", secret=True)
+if CELERY_BROKER_URL.startswith("pgmq"):
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "conn_string": postgres.broker_conninfo(DATABASE_PARTS),
+        "init_extension": False,
+        "use_notify": False,  # workers turn it on (tasks/app.py)
+        "notify_throttle_interval_ms": 0,
+        "wait_time_seconds": 0,
+        "polling_interval": 1,
+        # Longer than the longest task with its countdown: a task that takes longer runs twice.
+        "visibility_timeout": 600,
+        "pool_size": 4,
+    }
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
+CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# Not less than 4: pgmq acknowledges between polls, and a slot is free only then.
+CELERY_WORKER_PREFETCH_MULTIPLIER = 4
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TIMEZONE = "UTC"
+
+STATIC_URL = "/static/"
+STATIC_ROOT = AGENTSTATE_HOME / "static"
+# Found in the packages themselves: a start needs no collectstatic.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_MAX_AGE = 60
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+SESSION_COOKIE_NAME = "agentstate_session"
+SESSION_COOKIE_AGE = 12 * 3600
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_NAME = "agentstate_csrf"
+CSRF_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SECURE_CSP: dict[str, list[str]] = {
+    "default-src": [CSP.SELF],
+    "script-src": [CSP.SELF, CSP.NONCE],
+    "style-src": [CSP.SELF, CSP.NONCE],
+    "img-src": [CSP.SELF, "data:"],
+    "connect-src": [CSP.SELF],
+    "object-src": [CSP.NONE],
+    "base-uri": [CSP.SELF],
+    "form-action": [CSP.SELF],
+    "frame-ancestors": [CSP.NONE],
+}
+
+LOG_LEVEL = env.choice(
+    "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")
+)
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        # Django's own would write to its own handler as well; a 404 or 409 is no warning of ours.
+        "django": {"handlers": [], "propagate": True, "level": "INFO"},
+        "django.request": {"level": "ERROR"},
+        "django.server": {"handlers": [], "propagate": True},
+        "httpx": {"level": "WARNING"},
+    },
+}
+
+# Until the console is there.
+from importlib.util import find_spec  # noqa: E402
+
+INSTALLED_APPS = [app for app in INSTALLED_APPS if find_spec(app.split(".")[0])]

@@ -1,0 +1,11 @@
+#!/usr/bin/env python
+"""Django's commands. `./run manage …` starts the embedded database first when none runs."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+    execute_from_command_line(sys.argv)

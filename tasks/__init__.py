@@ -1,0 +1,1 @@
+"""Background work: the Celery app, its sweeps, and the simulated fleet."""

@@ -1,0 +1,26 @@
+"""The Celery app: `celery -A tasks.app worker …`. Its settings: CELERY_* of settings.py."""
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import celeryd_init
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+
+from tasks.schedule import MODULES, SCHEDULE
+
+app = Celery("agentstate")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.update(include=list(MODULES), beat_schedule=SCHEDULE)
+
+
+@celeryd_init.connect
+def configure_worker(*, conf: Any, **_: object) -> None:
+    """Let workers, and only them, be woken by NOTIFY.
+
+    A producer with use_notify would drop and make the queue's trigger anew at its first publish,
+    and wait for every reader while it does.
+    """
+    if conf.broker_url.startswith("pgmq"):
+        conf.broker_transport_options = conf.broker_transport_options | {"use_notify": True}

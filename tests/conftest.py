@@ -1,0 +1,55 @@
+"""What every test can use. The database is a real PostgreSQL, embedded, shared by all test runs."""
+
+import os
+import re
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from django.conf import settings
+
+from agentstate import postgres
+from agentstate.embedded import FORGETFUL, EmbeddedPostgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[None]:
+    """The server runs while any test run does. With DATABASE_URL, that server is used instead."""
+    if not settings.EMBEDDED:
+        yield
+        return
+    server = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres", settings=FORGETFUL)
+    with server.held():
+        drop_leftovers()
+        yield
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    postgres_server: None, django_db_modify_db_settings_parallel_suffix: None
+) -> None:
+    """pytest-django's hook before it makes the test database: here, start the server."""
+
+
+def drop_leftovers() -> None:
+    """Drop the databases of test runs that were killed."""
+    with psycopg.connect(
+        postgres.conninfo(settings.DATABASE_PARTS, dbname="postgres"), autocommit=True
+    ) as connection:
+        rows = connection.execute(
+            "SELECT datname FROM pg_database WHERE datname LIKE 'test_agentstate_%'"
+        )
+        for (name,) in rows.fetchall():
+            run = re.fullmatch(r"test_agentstate_p(\d+)(_.*)?", name)
+            if run and not is_alive(int(run[1])):
+                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
