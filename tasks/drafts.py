@@ -1,0 +1,113 @@
+"""A run that is still to be written: what it is for, its steps with all their texts, how it ends.
+
+Both readers (trajectories of SWE-agent, drafts of our own format) give one of these; the importer
+writes it into the store as a run with a history, and the simulated fleet plays it back through the
+API. Pure: no Django, no network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from agentstate.store.commands import EMPTY_OBJECT, Charge, NewBudget, NewEvent
+from agentstate.store.errors import Invalid
+from agentstate.store.payloads import RawJSON
+from agentstate.store.rules import names
+
+ENDINGS = ("pending", "completed", "failed", "cancelled")
+
+
+class UnreadableFile(Exception):
+    """A file that cannot be taken; nothing of it was.
+
+    name: the file as the caller called it. place: a line ("line 3") or a JSON path
+    ("$.trajectory[2].action"). reason: the rule that it breaks.
+    """
+
+    def __init__(self, *, name: str, place: str, reason: str) -> None:
+        super().__init__(f"{name}: {place}: {reason}")
+        self.name, self.place, self.reason = name, place, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One piece of work that is finished in one write: its events, its counters and its charge."""
+
+    events: tuple[NewEvent, ...]
+    add: dict[str, int] = field(default_factory=dict)
+    spend: Charge | None = None
+
+    def __post_init__(self) -> None:
+        names.check_counters("add", self.add)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDraft:
+    """A whole run. `opening` is written together with it, then each step by itself.
+
+    status: how it ends (completed, failed, cancelled), or pending for work that is still to do.
+    Raises Invalid (and its kin) for a value that the store would not take.
+    """
+
+    key: str
+    task: str
+    tags: tuple[str, ...] = ()
+    attrs: RawJSON = EMPTY_OBJECT
+    budgets: tuple[NewBudget, ...] = ()
+    opening: tuple[NewEvent, ...] = ()
+    steps: tuple[Step, ...] = ()
+    status: str = "completed"
+    result: RawJSON | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("key", self.key)
+        names.check_line("task", self.task, at_least=1, at_most=names.TASK_CHARS)
+        names.check_tags("tags", self.tags)
+        if not isinstance(self.attrs.value(), dict):
+            raise Invalid("attrs", "a JSON object")
+        if self.status not in ENDINGS:
+            raise Invalid("status", f"one of {', '.join(ENDINGS)}")
+        if len({budget.name for budget in self.budgets}) != len(self.budgets):
+            raise Invalid("budgets", "each name once")
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last status is terminal."""
+        return self.status != "pending"
+
+    @property
+    def event_count(self) -> int:
+        """Events that the draft itself holds, the opening ones included."""
+        return len(self.opening) + sum(len(step.events) for step in self.steps)
+
+    def spent(self, budget: str) -> int:
+        """What all steps together charge to `budget`."""
+        return sum(charge.amount for charge in self._charges() if charge.budget == budget)
+
+    def _charges(self) -> Iterator[Charge]:
+        return (step.spend for step in self.steps if step.spend is not None)
+
+
+def key_from_name(name: str) -> str:
+    """A run key made of a file's name: `runs/Fix 7.traj` gives `Fix-7`.
+
+    Raises ValueError when nothing of the name can be in a key.
+    """
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    key = re.sub(r"[^A-Za-z0-9._:@~-]+", "-", last.rsplit(".", 1)[0] or last)
+    key = re.sub(r"^[^A-Za-z0-9]+", "", key)[: names.RUN_KEY_CHARS]
+    key = re.sub(r"[^A-Za-z0-9]+$", "", key)
+    if not key:
+        raise ValueError(f"no run key can be made of the name {last!r}: {names.NAME_RULE}")
+    return key
+
+
+def task_line(text: str) -> str:
+    """The text as the one line that a run has as its task; cut at a word, with an ellipsis."""
+    line = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
+    if len(line) <= names.TASK_CHARS:
+        return line
+    head = line[: names.TASK_CHARS - 1]
+    return (head.rsplit(" ", 1)[0] or head) + "…"
