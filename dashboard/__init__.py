@@ -1,0 +1,1 @@
+"""The operators' console: pages over the store, and the few commands that an operator gives."""

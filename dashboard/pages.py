@@ -1,0 +1,81 @@
+"""What every page has in common: who may see it, whole page or part, and how it is cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import resolve_url
+from django.utils.cache import add_never_cache_headers, patch_vary_headers
+from django_htmx.middleware import HtmxDetails
+
+from agentstate.store.callers import Circumstances
+from dashboard.access import Access, access_of
+
+
+class ConsoleRequest(HttpRequest):
+    """A request after the console's middleware and `page`."""
+
+    access: Access
+    htmx: HtmxDetails
+    request_id: str
+
+
+type View = Callable[..., HttpResponseBase]
+
+
+def page(view: View) -> View:
+    """A page of the console: for people who are logged in and have a role; never cached.
+
+    Partials live on the same addresses, so the answer varies by HX-Request.
+    """
+
+    @wraps(view)
+    def guarded(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            response: HttpResponseBase = to_login(request)
+        else:
+            request.access = access_of(request.user)
+            if not request.access.may("read"):
+                raise PermissionDenied("Your account has no role yet. Ask an admin for one.")
+            response = view(request, *args, **named)
+        add_never_cache_headers(response)
+        patch_vary_headers(response, ["HX-Request"])
+        return response
+
+    return guarded
+
+
+def to_login(request: ConsoleRequest) -> HttpResponseBase:
+    """Send the whole page to the login and back, also when only a part of it was asked for."""
+    if not request.htmx:
+        return redirect_to_login(return_path(request))
+    shown = urlsplit(request.htmx.current_url_abs_path or "/")
+    back = shown.path + (f"?{shown.query}" if shown.query else "")
+    target = f"{resolve_url('login')}?{urlencode({'next': back})}"
+    return HttpResponse(status=401, headers={"HX-Redirect": target})
+
+
+def return_path(request: HttpRequest) -> str:
+    """Where to go after the login. An action never runs by itself then: a POST goes to its page."""
+    return request.get_full_path() if request.method == "GET" else request.path
+
+
+def is_partial(request: ConsoleRequest, target: str) -> bool:
+    """Whether only the part of this id is wanted. A whole page is right in every other case."""
+    return bool(request.htmx) and request.htmx.target == target
+
+
+def circumstances(
+    request: ConsoleRequest, *, key: str | None = None, fingerprint: bytes | None = None
+) -> Circumstances:
+    """How the store sees this request; key: of the form, so that sending it twice acts once."""
+    return Circumstances(
+        request_id=request.request_id, idempotency_key=key, fingerprint=fingerprint
+    )

@@ -1,0 +1,188 @@
+"""How the console writes instants, durations, amounts and sizes. Text is always escaped."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django import template
+from django.template.loader import render_to_string
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from agentstate.store.states import TERMINAL, Status
+
+register = template.Library()
+
+# Status → the icon beside its name. An unknown one (a newer release wrote it) gets the question.
+STATUS_ICONS = {
+    Status.PENDING: "clock",
+    Status.RUNNING: "play-circle",
+    Status.PAUSED: "pause-circle",
+    Status.COMPLETED: "check-circle",
+    Status.FAILED: "x-circle",
+    Status.CANCELLED: "no-symbol",
+}
+
+
+@functools.cache
+def _sprite() -> SafeString:
+    return mark_safe(render_to_string("components/sprite.html"))  # noqa: S308  no outside text
+
+
+@register.simple_tag
+def sprite() -> SafeString:
+    """All icons of the page, once; `icon` refers to them."""
+    return _sprite()
+
+
+@register.simple_tag
+def icon(name: str, label: str = "") -> SafeString:
+    """An icon of the sprite. Without a label it is decoration beside text."""
+    if label:
+        return format_html(
+            '<svg class="icon" role="img" aria-label="{}"><use href="#i-{}"></use></svg>',
+            label,
+            name,
+        )
+    return format_html(
+        '<svg class="icon" aria-hidden="true"><use href="#i-{}"></use></svg>', name
+    )
+
+
+@register.simple_tag
+def status(value: str) -> SafeString:
+    """A run's status: icon and word."""
+    known = value in set(Status)
+    return format_html(
+        '<span class="status status-{}">{}{}</span>',
+        value if known else "unknown",
+        icon(STATUS_ICONS[Status(value)] if known else "question-mark-circle"),
+        value,
+    )
+
+
+@register.filter
+def is_terminal(value: str) -> bool:
+    return value in TERMINAL
+
+
+def epoch_ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
+
+
+@register.filter
+def iso(at: datetime) -> str:
+    """RFC 3339 in UTC with microseconds, as the API writes it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@register.filter
+def stamp(at: datetime) -> str:
+    """`2026-03-12 09:40:00 UTC`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@register.simple_tag
+def moment(at: datetime | None, now: datetime, style: str = "clock") -> SafeString:
+    """An instant as a <time>: `clock` is time of day, `full` with the date, `ago` its age.
+
+    The page's script lets ages run on, from the database's clock and never the browser's.
+    """
+    if at is None:
+        return format_html('<span class="faint">{}</span>', "–")
+    utc = at.astimezone(UTC)
+    if style == "ago":
+        return format_html(
+            '<time datetime="{}" title="{}" data-at="{}">{}</time>',
+            iso(at),
+            stamp(at),
+            epoch_ms(at),
+            duration(now - at),
+        )
+    text = utc.strftime("%H:%M:%S") if style == "clock" else utc.strftime("%Y-%m-%d %H:%M:%S")
+    return format_html(
+        '<time datetime="{}" title="{}" data-zone="{}">{}</time>', iso(at), stamp(at), style, text
+    )
+
+
+@register.simple_tag
+def countdown(until: datetime, now: datetime) -> SafeString:
+    """What is left of a lease: runs down in the page, never below zero."""
+    return format_html(
+        '<time datetime="{}" title="until {}" data-until="{}">{}</time>',
+        iso(until),
+        stamp(until),
+        epoch_ms(until),
+        duration(max(until - now, timedelta())),
+    )
+
+
+@register.filter
+def duration(span: timedelta | float | None) -> str:
+    """The two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `4 d 1 h`. Never negative."""
+    if span is None:
+        return "–"
+    seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole // 60, "min", whole % 60, "s")
+    if whole < 86_400:
+        return _two(whole // 3600, "h", whole % 3600 // 60, "min")
+    return _two(whole // 86_400, "d", whole % 86_400 // 3600, "h")
+
+
+def _two(large: int, unit: str, small: int, part: str) -> str:
+    return f"{large} {unit} {small} {part}" if small else f"{large} {unit}"
+
+
+@register.filter
+def number(value: int | None) -> str:
+    """All digits, in groups of three by a thin space that does not break."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+@register.filter
+def short(value: int | None) -> str:
+    """`480`, `12.4 k`, `3.1 M`: for where the exact figure is in the title."""
+    if value is None:
+        return "–"
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if abs(value) >= size:
+            return f"{value / size:.1f}".rstrip("0").rstrip(".") + f" {unit}"
+    return str(value)
+
+
+@register.filter
+def size(octets: int) -> str:
+    """`812 B`, `4.2 KiB`, `1 MiB`."""
+    for unit, step in (("MiB", 2**20), ("KiB", 2**10)):
+        if octets >= step:
+            return f"{octets / step:.1f}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{octets} B"
+
+
+@register.filter
+def percent(part: int, whole: int) -> int:
+    """Whole percent, rounded down, so that 100 means all of it; a cap of 0 is used up."""
+    return part * 100 // whole if whole else 100
+
+
+@register.simple_tag(takes_context=True)
+def address(context: template.Context, **changes: Any) -> str:
+    """This page's query string with some parameters changed (None: left out), for links."""
+    query = context["request"].GET.copy()
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value not in (None, ""):
+            query[name] = str(value)
+    return f"?{query.urlencode()}"
+
+
+@register.filter
+def query_string(parameters: dict[str, str]) -> str:
+    return urlencode(parameters)
