@@ -8,10 +8,9 @@ Pure: no Django, no I/O.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from agentstate.store.commands import (
@@ -24,7 +23,7 @@ from agentstate.store.commands import (
     NewEvent,
 )
 from agentstate.store.errors import Refusal
-from agentstate.store.payloads import Malformed, RawJSON, check, parse
+from agentstate.store.payloads import Malformed, RawJSON, check, parse, write
 from tasks.drafts import RunDraft, Step, UnreadableFile
 
 FORMAT = 1
@@ -320,19 +319,12 @@ def _check_counts(row: dict[str, Any], counts: Mapping[str, int]) -> None:
 
 def _members(item: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
     """The fields that differ from their defaults, as the members of a line."""
-    values = {f.name: getattr(item, f.name) for f in fields(item) if f.name not in without}
-    defaults = {f.name: f.default for f in fields(item)}
+    values = {f.name: (getattr(item, f.name), f.default) for f in fields(item)}
     return {
-        name: _written(value)
-        for name, value in values.items()
-        if value != defaults[name] or isinstance(value, RawJSON)
+        name: value
+        for name, (value, default) in values.items()
+        if name not in without and (value != default or name == "data")
     }
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _line(members: Mapping[str, Any]) -> str:
@@ -340,8 +332,6 @@ def _line(members: Mapping[str, Any]) -> str:
 
 
 def _member(name: str, value: Any) -> str:
-    if isinstance(value, RawJSON):
-        if "\n" in value.text or "\r" in value.text:
-            return f"{json.dumps(name + TEXT_ENDING)}:{json.dumps(value.text, ensure_ascii=False)}"
-        return f"{json.dumps(name)}:{value.text}"
-    return f"{json.dumps(name)}:{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+    if isinstance(value, RawJSON) and ("\n" in value.text or "\r" in value.text):
+        return f"{write(name + TEXT_ENDING)}:{write(value.text)}"
+    return f"{write(name)}:{write(value)}"

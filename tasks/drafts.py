@@ -47,7 +47,7 @@ class Step:
 class RunDraft:
     """A whole run. `opening` is written together with it, then each step by itself.
 
-    status: how it ends (completed, failed, cancelled), or pending for work that is still to do.
+    status: how it ends (completed, failed, cancelled), or pending: then it has no steps yet.
     Raises Invalid (and its kin) for a value that the store would not take.
     """
 
@@ -69,8 +69,13 @@ class RunDraft:
             raise Invalid("attrs", "a JSON object")
         if self.status not in ENDINGS:
             raise Invalid("status", f"one of {', '.join(ENDINGS)}")
+        if self.steps and not self.ended:
+            raise Invalid("status", "pending only without steps: they are what has happened")
         if len({budget.name for budget in self.budgets}) != len(self.budgets):
             raise Invalid("budgets", "each name once")
+        ids = [event.id for event in self._events() if event.id is not None]
+        if twice := next((id for id in ids if ids.count(id) > 1), None):
+            raise Invalid("events[].id", f"each id once in a run ({twice})")
 
     @property
     def ended(self) -> bool:
@@ -80,11 +85,16 @@ class RunDraft:
     @property
     def event_count(self) -> int:
         """Events that the draft itself holds, the opening ones included."""
-        return len(self.opening) + sum(len(step.events) for step in self.steps)
+        return sum(1 for _ in self._events())
 
     def spent(self, budget: str) -> int:
         """What all steps together charge to `budget`."""
         return sum(charge.amount for charge in self._charges() if charge.budget == budget)
+
+    def _events(self) -> Iterator[NewEvent]:
+        yield from self.opening
+        for step in self.steps:
+            yield from step.events
 
     def _charges(self) -> Iterator[Charge]:
         return (step.spend for step in self.steps if step.spend is not None)
