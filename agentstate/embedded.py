@@ -25,7 +25,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -77,6 +77,7 @@ class EmbeddedPostgres:
             self.socket = Path(f"/tmp/agentstate-{tag}")  # noqa: S108
         self.settings = dict(settings)
         self.process: subprocess.Popen[bytes] | None = None
+        self.give_up: Callable[[], bool] = lambda: False  # asked while waiting for it to answer
 
     # --- what others call -------------------------------------------------------------------
 
@@ -84,7 +85,12 @@ class EmbeddedPostgres:
     def held(self) -> Iterator[None]:
         """Have the server run within the block. The last process to leave stops it."""
         with self._locked():
-            self._start()
+            try:
+                self._start()
+            except BaseException:  # Ctrl-C among them: what we began must not stay
+                if self.process is not None:
+                    self._stop()
+                raise
             holder = self._hold()
         try:
             yield
@@ -141,6 +147,8 @@ class EmbeddedPostgres:
             state = self._ready()
             if state == READY:
                 return started
+            if self.give_up():
+                raise EmbeddedFailure("interrupted while PostgreSQL was starting")
             if waited > (RECOVERY_SECONDS if state == STARTING else NO_ANSWER_SECONDS):
                 raise EmbeddedFailure(f"PostgreSQL does not answer; see {self.log}")
             if state != STARTING and not self._is_coming_up():
@@ -186,7 +194,6 @@ class EmbeddedPostgres:
                 [self._binary("postgres"), "-D", self.data, *options],
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us; we stop it when all else has ended
                 **self._as_server(),
             )
             _launched.append(self.process)
@@ -335,6 +342,7 @@ class EmbeddedPostgres:
             "cwd": "/",
             "stdin": subprocess.DEVNULL,
             "env": kept | {"LC_ALL": "C"},
+            "start_new_session": True,  # Ctrl-C is for us; the server is stopped when all is over
         }
         if os.geteuid() == 0:
             user = pwd.getpwuid(self._uid())

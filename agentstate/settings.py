@@ -51,6 +51,7 @@ HTTPS = env.flag("AGENTSTATE_HTTPS", default=False)
 
 INSTALLED_APPS = [
     "agentstate.store",
+    "agentstate.api",
     "dashboard",
     "django.contrib.auth",
     "django.contrib.contenttypes",

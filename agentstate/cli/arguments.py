@@ -1,0 +1,185 @@
+"""Which commands there are, their options, and how their failures are told."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from agentstate import env
+from agentstate.cli import checks, people, records, site
+from agentstate.cli.output import CommandFailure, progress
+
+ABOUT = """\
+The durable state of agent runs, and the ops console over it.
+
+Settings come from the environment: AGENTSTATE_HOME (where embedded data lives, default var/),
+DATABASE_URL (a PostgreSQL of yours instead of the embedded one), CELERY_BROKER_URL,
+AGENTSTATE_PG_BIN (other PostgreSQL binaries to run embedded), AGENTSTATE_HOSTS, …
+"""
+
+# Their arguments go on as they are.
+PASSED_ON: dict[str, Callable[[Sequence[str]], int]] = {
+    "import": records.import_runs,
+    "export": records.export_runs,
+    "manage": records.manage,
+    "test": checks.test,
+    "test-long": checks.test_long,
+    "test-pg15": checks.test_pg15,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code: 0, 1 it failed, 2 asked wrongly, 130 Ctrl-C."""
+    # Both end a command as Ctrl-C does, so that what it started is ended too.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        if argv and argv[0] in PASSED_ON:
+            return PASSED_ON[argv[0]](argv[1:])
+        options = parser().parse_args(argv)
+        code: int = options.command(options)
+    except KeyboardInterrupt:
+        return 130
+    except env.BadSetting as bad:
+        progress(f"agentstate: {bad}")
+        return 2
+    except CommandFailure as failure:
+        progress(f"agentstate: {failure}")
+        return failure.code
+    except BrokenPipeError:  # `./run export … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if is_expected(error):
+            progress(f"agentstate: {error}")
+            return 1
+        raise
+    return code
+
+
+def is_expected(error: Exception) -> bool:
+    """Failures of the machine that are told in one line. Imported late: they need Django."""
+    from agentstate.embedded import EmbeddedFailure
+
+    if isinstance(error, EmbeddedFailure):
+        return True
+    prepared = sys.modules.get("agentstate.prepare")
+    return prepared is not None and isinstance(error, prepared.DatabaseUnfit)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands, for `./run --help` as well."""
+    top = argparse.ArgumentParser(
+        prog="./run", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_demo(commands)
+    add_serve(commands)
+    add_user(commands)
+    add_key(commands)
+    add_passed_on(commands)
+    return top
+
+
+type Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_demo(commands: Commands) -> None:
+    about = "everything at once, with simulated workers that crash, freeze and race"
+    demo = commands.add_parser("demo", help=about, description=f"Start {about}.")
+    add_address(demo)
+    demo.add_argument("--seconds", type=whole(1, 86_400), metavar="N",
+                      help="stop after N seconds, print a summary with all invariants derived "
+                           "anew from the events, and exit non-zero if one is broken")  # fmt: skip
+    demo.add_argument("--workers", type=whole(1, 200), default=6, metavar="N",
+                      help="simulated workers (default 6)")  # fmt: skip
+    demo.add_argument("--speed", type=positive, default=1.0, metavar="X",
+                      help="how fast they work; 2 is twice as fast (default 1)")  # fmt: skip
+    demo.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
+                      help="make the same decisions as another demo with this seed")  # fmt: skip
+    demo.set_defaults(command=site.demo)
+
+
+def add_serve(commands: Commands) -> None:
+    about = "the console, the API and the background work"
+    serve = commands.add_parser("serve", help=about, description=f"Start {about}.")
+    add_address(serve)
+    serve.set_defaults(command=site.serve)
+
+
+def add_address(command: argparse.ArgumentParser) -> None:
+    port = whole(0, 65_535)
+    command.add_argument("--port", type=port, default=8000, metavar="N",
+                         help="the port of console and API (default 8000; 0: a free one)")  # fmt: skip
+    command.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
+                         help="the address to listen on (default 127.0.0.1: this machine only; "
+                              "for another, also set AGENTSTATE_HOSTS)")  # fmt: skip
+
+
+def add_user(commands: Commands) -> None:
+    about = "make a person who may log in to the console, or change one"
+    user = commands.add_parser(
+        "user", help=about,
+        description=f"{about.capitalize()}. Asks for the password on a terminal; elsewhere, or "
+        "with --generate, it makes one and prints it.",
+    )  # fmt: skip
+    user.add_argument("--name", required=True, help="the name to log in with")
+    user.add_argument("--role", required=True, choices=people.ROLES,
+                      help="viewer looks, operator steps in, senior also takes live leases and "
+                           "changes caps, admin also makes keys")  # fmt: skip
+    user.add_argument("--generate", action="store_true", help="make up the password")
+    user.set_defaults(command=people.user)
+
+
+def add_key(commands: Commands) -> None:
+    about = "make an API key and print it, this once"
+    key = commands.add_parser("key", help=about, description=f"{about.capitalize()}.")
+    key.add_argument("--name", required=True, help="whose it is, say the fleet's or the host's")
+    key.add_argument("--scope", action="append", required=True, choices=people.SCOPES,
+                     help="what it may do; repeat it for each (none implies another)")  # fmt: skip
+    key.set_defaults(command=people.key)
+
+
+def add_passed_on(commands: Commands) -> None:
+    """Named here for the list only: main() hands them their arguments unread."""
+    commands.add_parser("import", help="read runs from files: agent trajectories, JSON lines")
+    commands.add_parser("export", help="write runs as JSON lines, which import reads")
+    commands.add_parser("manage", help="Django's commands, with the database running")
+    commands.add_parser("test", help="the tests (arguments go to pytest)")
+    commands.add_parser("test-long", help="the tests that take minutes")
+    commands.add_parser("test-pg15", help="the tests on PostgreSQL 15, the oldest supported")
+    check = commands.add_parser(
+        "check", help="format, lint, types, import layers, migrations, tests"
+    )
+    check.add_argument("--no-tests", action="store_true", help="all but the tests")
+    check.set_defaults(command=checks.check)
+    lock = commands.add_parser(
+        "lock", help="make the lock files anew from pyproject.toml (needs uv)"
+    )
+    lock.add_argument("--upgrade", action="store_true", help="take newer versions where allowed")
+    lock.set_defaults(command=checks.lock)
+
+
+def whole(at_least: int, at_most: int) -> Callable[[str], int]:
+    """A type for argparse: a whole number within bounds."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and at_least <= int(text) <= at_most):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {at_least} to {at_most}"
+            )
+        return int(text)
+
+    return read
+
+
+def positive(text: str) -> float:
+    """A type for argparse: a number above 0, at most 1000."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, at most 1000")
+    return value

@@ -1,0 +1,102 @@
+"""What a developer runs: tests, checks, lock files. These need the packages for development."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentstate.cli.output import CommandFailure, progress, result
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WORKERS = 2  # of pytest-xdist; each has a database of its own
+
+CHECKS: dict[str, list[str]] = {
+    "format": ["-m", "ruff", "format", "--check", "--quiet", "."],
+    "lint": ["-m", "ruff", "check", "--quiet", "."],
+    "types": ["-m", "mypy", "."],
+    "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
+    "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
+    "templates": ["-m", "djlint", "--check", "--lint", "--quiet", "templates"],
+}
+LOCKS = {
+    "requirements.lock": [],
+    "requirements-dev.lock": ["--group", "dev", "-c", "requirements.lock"],
+}
+COMPILE = ["pip", "compile", "pyproject.toml", "--universal", "--python-version", "3.12",
+           "--generate-hashes", "--no-emit-index-url"]  # fmt: skip
+
+
+def test(arguments: Sequence[str]) -> int:
+    """`./run test`: everything but what takes minutes, or what the arguments say."""
+    return pytest(arguments or ["-m", "not long"])
+
+
+def test_long(arguments: Sequence[str]) -> int:
+    """`./run test-long`: real crashes, real time-outs."""
+    return pytest(["-m", "long", *arguments], workers=0)
+
+
+def test_pg15(arguments: Sequence[str]) -> int:
+    """`./run test-pg15`: the same tests on PostgreSQL 15, embedded from the system's binaries."""
+    binaries = Path(os.environ.get("AGENTSTATE_PG15_BIN") or "/usr/lib/postgresql/15/bin")
+    if not (binaries / "initdb").exists():
+        raise CommandFailure(
+            f"no PostgreSQL 15 in {binaries}: install it (Debian: postgresql-15), or set "
+            "AGENTSTATE_PG15_BIN to the folder of its initdb"
+        )
+    os.environ["AGENTSTATE_PG_BIN"] = str(binaries)
+    os.environ["AGENTSTATE_TEST_HOME"] = str(ROOT / "var" / "test-pg15")
+    return test(arguments)
+
+
+def pytest(arguments: Sequence[str], *, workers: int = WORKERS) -> int:
+    chosen = any(word.startswith(("-n", "--numprocesses", "-p")) for word in arguments)
+    spread = [] if chosen or not workers else ["-n", str(workers), "--dist", "worksteal"]
+    return python(["-m", "pytest", *spread, *arguments])
+
+
+def python(arguments: Sequence[str]) -> int:
+    """Run Python in the project's folder and hand on its exit code."""
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, check=False).returncode
+
+
+def check(options: argparse.Namespace) -> int:
+    """`./run check`: each check in turn, all of them, then the tests."""
+    failed = [name for name, command in CHECKS.items() if not passes(name, command)]
+    if not options.no_tests and test([]):
+        failed.append("tests")
+    result(f"failed: {', '.join(failed)}" if failed else "all checks passed")
+    return 1 if failed else 0
+
+
+def passes(name: str, command: Sequence[str]) -> bool:
+    """Run a check; its output only when it fails."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, text=True, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    took = time.monotonic() - started
+    if done.returncode:
+        progress(f"✗ {name} ({took:.1f} s)\n{done.stdout.rstrip()}")
+        return False
+    progress(f"✓ {name} ({took:.1f} s)")
+    return True
+
+
+def lock(options: argparse.Namespace) -> int:
+    """`./run lock`: both files; uv resolves them for every platform at once, which pip cannot."""
+    uv = shutil.which("uv")
+    if uv is None or subprocess.run([uv, "--version"], capture_output=True).returncode:
+        raise CommandFailure("this needs uv: `pip install uv`, or from your system's packages")
+    upgrade = ["--upgrade"] if options.upgrade else []
+    for name, more in LOCKS.items():
+        progress(f"{name} …")
+        command = [uv, *COMPILE, *more, *upgrade, "-q", "-o", name]
+        if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
+            return code
+    return 0

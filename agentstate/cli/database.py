@@ -1,0 +1,56 @@
+"""The database for the length of a command: the embedded server if need be, ready for use."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentstate.cli.output import CommandFailure, progress
+
+
+def load_settings() -> None:
+    """Read the settings and start Django. Raises BadSetting for a variable that breaks its rule.
+
+    AGENTSTATE_HOME is made absolute first, since children run in another folder than the caller.
+    """
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+    if home := os.environ.get("AGENTSTATE_HOME", "").strip():
+        os.environ["AGENTSTATE_HOME"] = str(Path(home).expanduser().absolute())
+    import django
+
+    try:
+        django.setup()
+    except OSError as error:
+        raise CommandFailure(f"AGENTSTATE_HOME: {error.filename}: {error.strerror}") from error
+
+
+@contextmanager
+def running_server() -> Iterator[None]:
+    """Have the embedded server run, unless DATABASE_URL names another."""
+    from django.conf import settings
+    from django.db import connections
+
+    from agentstate.embedded import EmbeddedPostgres
+
+    if not settings.EMBEDDED:
+        yield
+        return
+    server = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres")
+    if not server.is_listening():
+        is_new = not (server.data / "PG_VERSION").exists()
+        progress(f"PostgreSQL {'is set up' if is_new else 'starts'} in {server.base} …")
+    with server.held():
+        try:
+            yield
+        finally:
+            connections.close_all()
+
+
+@contextmanager
+def ready_database() -> Iterator[None]:
+    """The server, with a schema that fits this release."""
+    from agentstate.prepare import prepare
+
+    with running_server():
+        prepare(report=progress)
+        yield

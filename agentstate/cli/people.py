@@ -1,0 +1,113 @@
+"""Who may come in: people with a role at the console, programs with a key at the API."""
+
+import argparse
+import getpass
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+from agentstate.cli.database import load_settings, ready_database
+from agentstate.cli.output import CommandFailure, progress, result
+
+if TYPE_CHECKING:
+    from agentstate.store.callers import Caller
+
+ROLES = ("viewer", "operator", "senior", "admin")
+SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+PASSWORD_BYTES = 9  # twelve letters
+
+
+def user(options: argparse.Namespace) -> int:
+    """`./run user`: make or change a person."""
+    load_settings()
+    is_made_up = options.generate or not sys.stdin.isatty()
+    with ready_database():
+        password = make_password() if is_made_up else ask_password(options.name)
+        is_new = save_user(name=options.name, role=options.role, password=password)
+    progress(f"{'made' if is_new else 'changed'} {options.name}, {options.role}")
+    if is_made_up:
+        result(password)
+    return 0
+
+
+def make_password() -> str:
+    return secrets.token_urlsafe(PASSWORD_BYTES)
+
+
+def ask_password(name: str) -> str:
+    """Ask twice on the terminal, until Django's rules are content."""
+    from django.contrib.auth.models import User
+    from django.contrib.auth.password_validation import validate_password
+    from django.core.exceptions import ValidationError
+
+    while True:
+        password = getpass.getpass("Password: ")
+        if password != getpass.getpass("Again: "):
+            progress("The two differ.")
+            continue
+        try:
+            validate_password(password, User(username=name))
+        except ValidationError as refused:
+            progress("\n".join(refused.messages))
+            continue
+        return password
+
+
+def save_user(*, name: str, role: str, password: str) -> bool:
+    """Make the person, or set role and password of the one there is. True when new."""
+    from django.contrib.auth.models import Group, User
+    from django.core.exceptions import ValidationError
+    from django.db import transaction
+
+    with transaction.atomic():
+        person, is_new = User.objects.get_or_create(username=name)
+        try:
+            User._meta.get_field("username").clean(name, person)
+        except ValidationError as refused:
+            raise CommandFailure(f"the name {name!r}: {' '.join(refused.messages)}") from None
+        person.is_active = True
+        person.set_password(password)
+        person.save()
+        person.groups.set([Group.objects.get(name=role)])
+    return is_new
+
+
+def key(options: argparse.Namespace) -> int:
+    """`./run key`: make a key; only its hash is kept, so it can be printed this once only."""
+    load_settings()
+    with ready_database():
+        made = make_key(name=options.name, scopes=tuple(dict.fromkeys(options.scope)))
+    progress(f"key {options.name}: {', '.join(dict.fromkeys(options.scope))}. Not shown again:")
+    result(made)
+    return 0
+
+
+def make_key(*, name: str, scopes: tuple[str, ...]) -> str:
+    """The new key's text. Raises CommandFailure when the store refuses, say for its name."""
+    from agentstate.store.errors import Refusal
+    from agentstate.store.keys import create_key
+
+    try:
+        return create_key(name=name, scopes=scopes, by=_whoever_runs_this()).text
+    except Refusal as refusal:
+        raise CommandFailure(f"key {name!r}: {refusal.detail}") from None
+
+
+def end_key(*, name: str, reason: str) -> None:
+    """Revoke a key. A database that is gone costs a line only: this is on the way out."""
+    from django.db import DatabaseError
+
+    from agentstate.store.keys import revoke_key
+
+    try:
+        revoke_key(name=name, by=_whoever_runs_this(), reason=reason)
+    except DatabaseError as error:
+        progress(f"key {name} is still valid: {' '.join(str(error).split())}")
+
+
+def _whoever_runs_this() -> "Caller":
+    """Whoever can run this can write to the database, and so may make keys."""
+    from agentstate.store.callers import SCOPES as EVERY_SCOPE
+    from agentstate.store.callers import Caller
+
+    return Caller(kind="system", name="run", scopes=frozenset(EVERY_SCOPE))

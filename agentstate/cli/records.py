@@ -1,0 +1,60 @@
+"""Runs in and out as files, and Django's own commands, with the database running meanwhile."""
+
+import os
+from collections.abc import Sequence
+
+from agentstate.cli.database import load_settings, ready_database, running_server
+
+
+def import_runs(arguments: Sequence[str]) -> int:
+    """`./run import FILE…`: the management command import_runs."""
+    return _command("import_runs", "import", arguments)
+
+
+def export_runs(arguments: Sequence[str]) -> int:
+    """`./run export KEY…`: the management command export_runs."""
+    return _command("export_runs", "export", arguments)
+
+
+def _command(name: str, shown: str, arguments: Sequence[str]) -> int:
+    load_settings()
+    from django.core.management import get_commands, load_command_class
+
+    command = load_command_class(str(get_commands()[name]), name)
+    argv = ["./run", shown, *arguments]
+    if asks_for_help(arguments):
+        command.run_from_argv(argv)
+    with ready_database():
+        command.run_from_argv(argv)  # ends the process itself when it fails
+    return 0
+
+
+def manage(arguments: Sequence[str]) -> int:
+    """`./run manage …`: any of Django's commands."""
+    load_settings()
+    from django.conf import settings
+    from django.core.management import execute_from_command_line
+
+    argv = ["./run manage", *arguments]
+    if not arguments or arguments[0] == "help" or asks_for_help(arguments):
+        execute_from_command_line(argv)
+        return 0
+    with running_server():
+        if settings.EMBEDDED:
+            add_database_tools()
+        execute_from_command_line(argv)
+    return 0
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    return bool({"-h", "--help", "--version"} & set(arguments))
+
+
+def add_database_tools() -> None:
+    """psql and pg_dump of the embedded server's own version, for dbshell."""
+    from django.conf import settings
+
+    from agentstate.embedded import EmbeddedPostgres
+
+    tools = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres").binaries
+    os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"

@@ -1,0 +1,271 @@
+"""`./run demo` and `./run serve`: the whole site on this machine, until Ctrl-C."""
+
+import argparse
+import fcntl
+import http.client
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from agentstate.cli import people
+from agentstate.cli.database import load_settings, running_server
+from agentstate.cli.output import CommandFailure, event, progress, result
+from agentstate.supervisor import Child, Supervisor
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WEB_START_SECONDS = 45
+WORKER_PROCESSES = 2
+FLEET_STOP_SECONDS = 3.0
+REST_STOP_SECONDS = 4.5  # with the above and PostgreSQL's end, within ten seconds
+BACKLOG = 1024
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compared, not listened on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A site that runs. url: where this machine reaches it. since: the database's clock before."""
+
+    supervisor: Supervisor
+    url: str
+    since: datetime
+    web: Child
+    background: tuple[Child, ...]
+
+
+def serve(options: argparse.Namespace) -> int:
+    """`./run serve`: until a signal comes."""
+    with running_site(options) as site:
+        from django.contrib.auth.models import User
+        from django.db import connections
+
+        result(f"Console and API: {site.url}")
+        if not User.objects.exists():
+            result("Nobody can log in yet: ./run user --name ana --role operator")
+        connections.close_all()
+        result("Ctrl-C stops everything.")
+        for _ in site.supervisor.turns():
+            pass
+        stop(site, [])
+    return 0
+
+
+def demo(options: argparse.Namespace) -> int:
+    """`./run demo`: with a fleet; until a signal comes, or for --seconds and then the summary."""
+    with running_site(options) as site, guests() as (password, key):
+        fleet = site.supervisor.add(fleet_child(options, site.url, key))
+        result(welcome(site.url, password, key))
+        deadline = time.monotonic() + options.seconds if options.seconds else None
+        for _ in site.supervisor.turns():
+            if deadline and time.monotonic() >= deadline:
+                break
+        if not options.seconds:
+            stop(site, [fleet])
+            return 0
+        if site.supervisor.signals:
+            stop(site, [fleet])
+            return 130
+        site.supervisor.stop([fleet])
+        code = summary(site.since)
+        stop(site, [])
+    return code
+
+
+def welcome(url: str, password: str, key: str) -> str:
+    return (
+        f"\n  Console     {url}\n  Log in as   operator   password {password}\n"
+        f"  Worker key  {key}\n  API         {url}/api/v1/docs\n\nCtrl-C stops everything.\n"
+    )
+
+
+@contextmanager
+def guests() -> Iterator[tuple[str, str]]:
+    """The demo's operator with a new password, and a key that ends with the demo."""
+    from django.db import connections
+
+    password = people.make_password()
+    people.save_user(name="operator", role="operator", password=password)
+    name = f"demo-{secrets.token_hex(4)}"
+    key = people.make_key(name=name, scopes=("read", "payloads", "write"))
+    connections.close_all()
+    try:
+        yield password, key
+    finally:
+        people.end_key(name=name, reason="the demo ended")
+
+
+def fleet_child(options: argparse.Namespace, url: str, key: str) -> Child:
+    command = [sys.executable, "-m", "tasks.simulate", "--url", url]
+    command += ["--workers", str(options.workers), "--speed", str(options.speed)]
+    if options.seed is not None:
+        command += ["--seed", str(options.seed)]
+    return Child(
+        name="fleet",
+        command=command,
+        log=log_of("fleet"),
+        environment={"AGENTSTATE_KEY": key, "AGENTSTATE_PROCESS": "fleet"},
+    )
+
+
+def summary(since: datetime) -> int:
+    """Print what happened and whether every invariant holds. Its exit code is the demo's."""
+    command = [sys.executable, "manage.py", "summary", "--since", since.isoformat()]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+# --- start --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running_site(options: argparse.Namespace) -> Iterator[Site]:
+    """Check first, then start database, web and background work; at the end all of it is gone."""
+    load_settings()
+    from django.conf import settings
+
+    from agentstate.embedded import EmbeddedPostgres
+    from agentstate.prepare import prepare
+
+    started = time.monotonic()
+    with ExitStack() as stack:
+        claim = stack.enter_context(only_start(settings.AGENTSTATE_HOME))
+        listener = stack.enter_context(listen(options.host, options.port))
+        url = address(listener)
+        claim(url)
+        stack.enter_context(running_server())
+        prepared = prepare(report=progress)
+        progress(f"PostgreSQL {prepared.server} is ready · starting web and background work …")
+        database = (
+            EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres") if settings.EMBEDDED else None
+        )
+        supervisor = Supervisor(folder=ROOT, report=event, database=database)
+        stack.enter_context(supervisor)
+        web = supervisor.add(web_child(listener))
+        background = tuple(map(supervisor.add, background_children()))
+        wait_for_web(supervisor, web, url)
+        progress(f"ready after {time.monotonic() - started:.1f} s")
+        yield Site(
+            supervisor=supervisor, url=url, since=prepared.now, web=web, background=background
+        )
+
+
+@contextmanager
+def only_start(home: Path) -> Iterator[Callable[[str], None]]:
+    """One site a home. Yields a function that notes the address for whoever comes second."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "run.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise CommandFailure(
+                f"already running here: {file.read().strip() or 'it is just starting'}. "
+                "Stop it first, or set AGENTSTATE_HOME to another folder"
+            ) from None
+
+        def claim(url: str) -> None:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} at {url}")
+            file.flush()
+
+        yield claim
+        file.truncate(0)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Opened before anything starts, and held while web is started again."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise CommandFailure(
+            f"cannot listen on {host} port {port}: {error.strerror}. Choose another with --port"
+        ) from None
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    host = ANY_ADDRESS.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def web_child(listener: socket.socket) -> Child:
+    descriptor = listener.fileno()
+    return Child(
+        name="web",
+        command=[sys.executable, "-m", "agentstate.web", str(descriptor)],
+        log=log_of("web"),
+        environment={"AGENTSTATE_PROCESS": "web"},
+        pass_fds=(descriptor,),
+    )
+
+
+def background_children() -> list[Child]:
+    """A Celery worker, and beat apart from it, so that neither ends the other."""
+    from django.conf import settings
+
+    celery = [sys.executable, "-m", "celery", "-A", "tasks.app"]
+    worker = ["worker", "-n", "w@agentstate", "--concurrency", str(WORKER_PROCESSES)]
+    worker += ["--without-mingle", "--without-gossip", "--loglevel", "WARNING"]
+    beat = ["beat", "--schedule", str(settings.AGENTSTATE_HOME / "beat-schedule")]
+    beat += ["--pidfile", "", "--loglevel", "WARNING"]
+    return [
+        Child(name=name, command=[*celery, *command], log=log_of(name),
+              environment={"AGENTSTATE_PROCESS": name})
+        for name, command in (("worker", worker), ("beat", beat))
+    ]  # fmt: skip
+
+
+def log_of(name: str) -> Path:
+    from django.conf import settings
+
+    return Path(settings.AGENTSTATE_HOME) / "log" / f"{name}.log"
+
+
+def wait_for_web(supervisor: Supervisor, web: Child, url: str) -> None:
+    """Until it answers. If it ends instead, say why and stop: a restart would not help."""
+    deadline = time.monotonic() + WEB_START_SECONDS
+    while not supervisor.signals:
+        if answers(url):
+            return
+        if not web.is_running() or time.monotonic() > deadline:
+            raise CommandFailure(f"web does not start; the end of {web.log}:\n{web.last_lines(20)}")
+    raise KeyboardInterrupt
+
+
+def answers(url: str) -> bool:
+    """Whether any answer comes within half a second."""
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=0.5)
+    try:
+        connection.request("GET", "/health/live")
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+# --- stop ---------------------------------------------------------------------------------------
+
+
+def stop(site: Site, fleet: list[Child]) -> None:
+    """The fleet first, while web still answers it; then the rest, then (by the way out of
+    running_site) the database."""
+    progress("\nstopping …")
+    for child in site.background:
+        site.supervisor.ask_to_end(child)
+    site.supervisor.stop(fleet, within_seconds=FLEET_STOP_SECONDS)
+    site.supervisor.stop([site.web, *site.background], within_seconds=REST_STOP_SECONDS)

@@ -1,0 +1,30 @@
+"""The web process of `./run`: uvicorn on a socket that the supervisor holds open.
+
+    python -m agentstate.web FD
+
+While this process is away, connections wait in the socket's queue instead of being refused.
+"""
+
+import socket
+import sys
+
+import uvicorn
+
+STREAMS_GRACE_SECONDS = 3
+
+
+def main(descriptor: int) -> None:
+    """Serve until SIGTERM."""
+    config = uvicorn.Config(
+        "agentstate.asgi:application",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=STREAMS_GRACE_SECONDS,
+        server_header=False,
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
