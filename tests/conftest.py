@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,6 +11,7 @@ from django.conf import settings
 
 from agentstate import postgres
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
+from tests import clock as test_clock
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +55,18 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    """The test database, with a clock that a test can set."""
+    with django_db_blocker.unblock():
+        test_clock.install()
+
+
+@pytest.fixture
+def clock(transactional_db: None) -> Iterator[test_clock.Clock]:
+    """The database's clock, standing still until the test moves it."""
+    clock = test_clock.Clock()
+    yield clock
+    clock.release()

@@ -1,0 +1,15 @@
+"""The only code that changes state. Everybody else asks: `store.execute(command, by=caller)`."""
+
+from agentstate.store.callers import PLAIN, SWEEP, SYSTEM, Caller, Circumstances
+from agentstate.store.execute import Ask, execute, execute_all
+
+__all__ = [
+    "PLAIN",
+    "SWEEP",
+    "SYSTEM",
+    "Ask",
+    "Caller",
+    "Circumstances",
+    "execute",
+    "execute_all",
+]

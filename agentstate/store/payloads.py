@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from json.decoder import scanstring
 from typing import Any
+from uuid import UUID
 
 from agentstate.store.errors import Invalid, Refusal, TooLarge, UnstorableText
 
@@ -288,3 +290,39 @@ def _canonical(value: Any) -> Iterator[str]:
         yield "]"
     else:
         yield json.dumps(value)
+
+
+def write(value: Any) -> str:
+    """One JSON text of plain values, in which each RawJSON stands as it was sent.
+
+    Times become RFC 3339 in UTC with microseconds. Raises TypeError for other types.
+    """
+    return "".join(_write(value))
+
+
+def moment(at: datetime) -> str:
+    """RFC 3339 in UTC with microseconds: `2026-11-29T20:36:32.000001Z`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _write(value: Any) -> Iterator[str]:
+    if isinstance(value, RawJSON):
+        yield value.text
+    elif isinstance(value, Mapping):
+        for index, (name, inner) in enumerate(value.items()):
+            yield f"{',' if index else '{'}{json.dumps(name, ensure_ascii=False)}:"
+            yield from _write(inner)
+        yield "}" if value else "{}"
+    elif isinstance(value, (list, tuple)):
+        yield "["
+        for index, inner in enumerate(value):
+            if index:
+                yield ","
+            yield from _write(inner)
+        yield "]"
+    elif isinstance(value, datetime):
+        yield f'"{moment(value)}"'
+    elif isinstance(value, UUID):
+        yield f'"{value}"'
+    else:
+        yield json.dumps(value, ensure_ascii=False, allow_nan=False)

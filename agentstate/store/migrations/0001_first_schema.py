@@ -1,6 +1,5 @@
 """The first schema. The event table is partitioned: its SQL is ours (sql/first_schema.py)."""
 
-import agentstate.store.fields
 import django.contrib.postgres.constraints
 import django.contrib.postgres.fields
 import django.contrib.postgres.fields.ranges
@@ -9,6 +8,7 @@ import django.db.models.expressions
 from django.contrib.postgres.operations import BtreeGistExtension
 from django.db import migrations, models
 
+import agentstate.store.fields
 from agentstate.store.migrations.sql import first_schema as sql
 
 
@@ -550,5 +550,4 @@ class Migration(migrations.Migration):
         migrations.RunSQL(sql.FUNCTIONS, sql.DROP_FUNCTIONS),
         migrations.RunSQL(sql.TRIGGERS, sql.DROP_TRIGGERS),
         migrations.RunSQL(sql.STORAGE, migrations.RunSQL.noop),
-        migrations.RunSQL(sql.FEED_HEAD, migrations.RunSQL.noop),
     ]

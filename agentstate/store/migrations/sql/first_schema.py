@@ -67,5 +67,3 @@ ALTER TABLE agentstate_budget SET (fillfactor = 50, autovacuum_vacuum_scale_fact
 ALTER TABLE agentstate_outbox SET (autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 """
-
-FEED_HEAD = "INSERT INTO agentstate_feedhead (id, position) VALUES (1, 0)"

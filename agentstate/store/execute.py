@@ -1,0 +1,612 @@
+"""The one way in: lock, look at the clock, decide, write, commit, and only then answer.
+
+Every change of every table goes through `execute`, from a worker's append to an operator's
+reclaim; so lock order, fencing, idempotency, audit, outbox and refusals cannot be forgotten.
+design.md, section 3, says why each step is where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, cast
+
+import psycopg
+from django.db import Error as DatabaseFailure
+from django.db import connection, transaction
+
+from agentstate.store import answers, feed, partitions
+from agentstate.store import rowsql as sql
+from agentstate.store.callers import PLAIN, Caller, Circumstances
+from agentstate.store.commands import Acquired, Claimed, ClaimRuns, Command, NoteLapsed, Result
+from agentstate.store.errors import (
+    IdempotencyInFlight,
+    IdempotencyKeyReuse,
+    Invalid,
+    LeaseLost,
+    OutcomeUnknown,
+    Refusal,
+    Unavailable,
+)
+from agentstate.store.ids import uuid7
+from agentstate.store.plan import Plan, plan
+from agentstate.store.rows import unit_of
+from agentstate.store.rules.decide import decide
+from agentstate.store.rules.draft import Draft, Facts
+
+LOCK_TIMEOUT = "3s"
+TRIES = 4
+BATCH = 200
+# Runs that a claim looks at beyond its limit: some may have used up their attempts.
+CLAIM_SPARE = 5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A command, who asks, and the circumstances in which it came."""
+
+    command: Command[Any]
+    by: Caller
+    under: Circumstances = PLAIN
+
+
+type Outcome = Result | Refusal
+
+
+def execute[R: Result](command: Command[R], *, by: Caller, under: Circumstances = PLAIN) -> R:
+    """Carry out one command and return its result, or raise the Refusal.
+
+    It is durable before this returns. The result is marked `replayed` when it is the first answer
+    to a request that was repeated.
+    """
+    (outcome,) = execute_all([Ask(command=command, by=by, under=under)])
+    if isinstance(outcome, Refusal):
+        raise outcome
+    return cast("R", outcome)
+
+
+def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
+    """Carry out up to 200 commands in one transaction, each by itself: one outcome each.
+
+    A refused command leaves the others alone. If the database rolls the whole batch back, each
+    is tried again by itself, and nothing decided before is used again.
+    """
+    if not 1 <= len(asks) <= BATCH:
+        raise ValueError(f"1 to {BATCH} commands at a time")
+    outcomes = _try(asks)
+    if outcomes is None and len(asks) > 1:
+        outcomes = [outcome for ask in asks for outcome in _settled([ask])]
+    if outcomes is None:
+        outcomes = [_unavailable() for _ in asks]
+    feed.MOVER.nudge()
+    return outcomes
+
+
+def _settled(asks: Sequence[Ask]) -> list[Outcome]:
+    outcomes = _try(asks)
+    return [_unavailable() for _ in asks] if outcomes is None else outcomes
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable("the database did not answer in time", retry_after_ms=1_000)
+
+
+def _try(asks: Sequence[Ask]) -> list[Outcome] | None:
+    """Try a few times; None when the database rolled it back each time."""
+    for attempt in range(TRIES):
+        batch = _Batch(asks)
+        try:
+            with transaction.atomic(durable=True), connection.cursor() as cursor:
+                batch.run(cursor)
+            return batch.outcomes()
+        except DatabaseFailure as failed:
+            settled = _after(failed, batch)
+            if settled is not None:
+                return settled
+            _back_off(attempt)
+    return None
+
+
+def _after(failed: DatabaseFailure, batch: _Batch) -> list[Outcome] | None:
+    """What a failure means: outcomes that are certain all the same, or None to try again."""
+    cause = failed.__cause__
+    state = getattr(cause, "sqlstate", None)
+    if state is None or isinstance(cause, (psycopg.errors.AdminShutdown,)) or _cut(state):
+        # The connection is gone. Before COMMIT nothing happened; during it, the database knows.
+        connection.close()
+        return _ask_how_it_ended(batch) if batch.decided else None
+    if state == psycopg.errors.CheckViolation.sqlstate and _no_partition(cause):
+        partitions.ensure_ahead()
+        return None
+    if state in _TRY_AGAIN:
+        log.info("tried again after %s", type(cause).__name__)
+        return None
+    if state.startswith("22"):
+        return [Invalid("request", f"the database refused a value ({cause})") for _ in batch.asks]
+    raise failed
+
+
+_TRY_AGAIN = {
+    psycopg.errors.DeadlockDetected.sqlstate,
+    psycopg.errors.SerializationFailure.sqlstate,
+    psycopg.errors.LockNotAvailable.sqlstate,
+    # Two made the same run, unit or record at once: the second look finds it.
+    psycopg.errors.UniqueViolation.sqlstate,
+    psycopg.errors.ExclusionViolation.sqlstate,
+    psycopg.errors.QueryCanceled.sqlstate,
+    psycopg.errors.DuplicateTable.sqlstate,
+}
+
+
+def _cut(state: str) -> bool:
+    return state.startswith(("08", "57P"))
+
+
+def _no_partition(cause: BaseException | None) -> bool:
+    diag = getattr(cause, "diag", None)
+    return diag is not None and diag.constraint_name is None
+
+
+def _back_off(attempt: int) -> None:
+    # Full jitter: two that met once should not meet again.
+    time.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
+
+
+def _ask_how_it_ended(batch: _Batch) -> list[Outcome] | None:
+    """Ask on a new connection how the transaction ended whose COMMIT was not answered."""
+    unknown = OutcomeUnknown("the connection was lost while it was committed", retry_after_ms=1_000)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql.XACT_STATUS, [batch.xact_id])
+            status = cursor.fetchone()[0]
+    except DatabaseFailure:
+        connection.close()
+        return [unknown for _ in batch.asks]
+    if status == "committed":
+        return batch.outcomes()
+    return None if status == "aborted" else [unknown for _ in batch.asks]
+
+
+@dataclass(slots=True)
+class _Item:
+    """One command of a batch on its way to its outcome."""
+
+    ask: Ask
+    plan: Plan
+    outcome: Outcome | None = None
+    replayed_record: bool = False
+    units: tuple[str, ...] = ()
+
+    @property
+    def record_key(self) -> tuple[str, str] | None:
+        key = self.ask.under.idempotency_key
+        return (self.ask.by.principal, key) if key is not None else None
+
+
+class _Batch:
+    """The commands of one transaction. `decided` turns true when only COMMIT is left."""
+
+    def __init__(self, asks: Sequence[Ask]) -> None:
+        self.asks = asks
+        self.items = [_Item(ask, plan(ask.command)) for ask in asks]
+        self.decided = False
+        self.xact_id = ""
+        self.now: datetime | None = None
+
+    def outcomes(self) -> list[Outcome]:
+        return [cast("Outcome", item.outcome) for item in self.items]
+
+    def open_items(self) -> list[_Item]:
+        return [item for item in self.items if item.outcome is None]
+
+    def run(self, cursor: Any) -> None:
+        cursor.execute(sql.BEGIN, [LOCK_TIMEOUT])
+        self._lock_keys(cursor)
+        self._replay_kept(cursor)
+        draft = self._lock_rows(cursor)
+        self._decide(draft)
+        self._tell_more(cursor, draft)
+        self._write(cursor, draft)
+        self.decided = True
+
+    # --- idempotency -----------------------------------------------------------------------------
+
+    def _lock_keys(self, cursor: Any) -> None:
+        """Whoever finds a key's lock taken is told at once, and does not wait with a connection."""
+        keys = {"\x1f".join(key): key for item in self.items if (key := item.record_key)}
+        if not keys:
+            return
+        cursor.execute(sql.TRY_LOCKS, [sorted(keys)])
+        taken = {keys[name] for name, had in cursor.fetchall() if not had}
+        for item in self.items:
+            if item.record_key in taken:
+                item.outcome = IdempotencyInFlight(retry_after_ms=1_000)
+
+    def _replay_kept(self, cursor: Any) -> None:
+        """Answer repeated requests from their records; looked up again after the lock was had."""
+        wanted = [key for item in self.open_items() if (key := item.record_key)]
+        if not wanted:
+            return
+        cursor.execute(sql.RECORDS, [[p for p, _ in wanted], [k for _, k in wanted]])
+        kept = {(row[0], row[1]): row[2:] for row in cursor.fetchall()}
+        for item in self.open_items():
+            record = kept.get(item.record_key) if item.record_key else None
+            if record is None:
+                continue
+            fingerprint, kind, answer = record
+            if bytes(fingerprint) != item.ask.under.fingerprint:
+                item.outcome = IdempotencyKeyReuse(key=item.ask.under.idempotency_key)
+            else:
+                item.outcome = _as_of_now(cursor, answers.load(kind, answer))
+                item.replayed_record = True
+
+    # --- lock and look ---------------------------------------------------------------------------
+
+    def _lock_rows(self, cursor: Any) -> Draft:
+        """Units, then runs, then budgets, each sorted; the clock only after all of them."""
+        items = self.open_items()
+        new_units = sorted({item.plan.new_unit for item in items if item.plan.new_unit})
+        if new_units:
+            cursor.execute(sql.MAKE_UNITS, [new_units])
+        units = {unit for item in items for unit in item.plan.units}
+        leases = _rows(cursor, sql.LOCK_UNITS, [sorted(units)], sql.read_lease) if units else []
+        for item in items:
+            leases += self._choose_units(cursor, item)
+        run_keys = {key for item in items for key in item.plan.runs}
+        run_ids = {row.run_id for row in leases if row.run_id} if self._needs_runs(items) else set()
+        runs = (
+            _rows(cursor, sql.LOCK_RUNS, [sorted(run_keys), sorted(run_ids)], sql.read_run)
+            if run_keys or run_ids
+            else []
+        )
+        ids = {run.key: run.id for run in runs}
+        budgets = self._lock_budgets(cursor, items, ids)
+        draft = Draft(self._look(cursor, items, leases, runs, budgets))
+        draft.leases.update({row.unit: row for row in leases})
+        draft.runs.update({row.key: row for row in runs})
+        draft.budgets.update({row.id: row for row in budgets})
+        return draft
+
+    def _needs_runs(self, items: Sequence[_Item]) -> bool:
+        return any(isinstance(i.ask.command, (ClaimRuns, NoteLapsed)) for i in items)
+
+    def _choose_units(self, cursor: Any, item: _Item) -> list[Any]:
+        """Claims and the sweep name no unit: take those that wait and that nobody else looks at."""
+        command = item.ask.command
+        if isinstance(command, ClaimRuns):
+            wanted = {
+                "task": command.task,
+                "tag": command.tag,
+                "owner": command.owner,
+                "limit": command.limit + CLAIM_SPARE,
+            }
+            cursor.execute(sql.CLAIM_UNITS, wanted)
+        elif isinstance(command, NoteLapsed):
+            cursor.execute(sql.LAPSED_UNITS, {"limit": command.limit})
+        else:
+            return []
+        item.units = tuple(unit for (unit,) in cursor.fetchall())
+        if not item.units:
+            return []
+        return _rows(cursor, sql.LOCK_UNITS, [sorted(item.units)], sql.read_lease)
+
+    def _lock_budgets(self, cursor: Any, items: Sequence[_Item], ids: dict[str, Any]) -> list[Any]:
+        named = {
+            (ids.get(run) if run is not None else None, name)
+            for item in items
+            for run, name in item.plan.budgets
+            if run is None or run in ids
+        }
+        if not named:
+            return []
+        wanted = sql.records({"run_id": run_id, "name": name} for run_id, name in named)
+        return _rows(cursor, sql.LOCK_BUDGETS, [wanted], sql.read_budget)
+
+    def _look(
+        self,
+        cursor: Any,
+        items: Sequence[_Item],
+        leases: Sequence[Any],
+        runs: Sequence[Any],
+        budgets: Sequence[Any],
+    ) -> Facts:
+        cursor.execute(sql.LOOK, [sum(item.plan.tokens for item in items)])
+        now, self.xact_id, tokens = cursor.fetchone()
+        self.now = now
+        facts = Facts(now=now, new_id=uuid7, tokens=list(tokens))
+        ids = {run.key: run.id for run in runs}
+        asked_events = [
+            {"run_id": ids[item.plan.run], "event_id": event_id}
+            for item in items
+            for event_id in item.plan.event_ids
+            if item.plan.run in ids
+        ]
+        if asked_events:
+            found = _rows(cursor, sql.KNOWN_EVENTS, [sql.records(asked_events)], sql.read_event)
+            facts.events = {(e.run_id, e.event_id): e for e in found}
+        asked_charges = [
+            {"budget_id": budget.id, "run_id": ids[item.plan.run], "entry_id": charge_id}
+            for item in items
+            for charge_id in item.plan.charge_ids
+            for budget in budgets
+            if item.plan.run in ids
+        ]
+        if asked_charges:
+            kept = _rows(cursor, sql.KNOWN_CHARGES, [sql.records(asked_charges)], sql.read_entry)
+            facts.charges = {(e.budget_id, e.run_id, e.entry_id): e for e in kept}
+        tokens_seen = {token for item in items for token in item.plan.seen_tokens}
+        tokens_seen |= {lease.token for lease in leases if lease.token is not None and len(items)}
+        if tokens_seen:
+            terms = _rows(cursor, sql.TERMS, [sorted(tokens_seen)], sql.read_term)
+            facts.terms = {term.token: term for term in terms}
+        return facts
+
+    # --- decide ----------------------------------------------------------------------------------
+
+    def _decide(self, draft: Draft) -> None:
+        first: dict[tuple[str, str], _Item] = {}
+        for item in self.open_items():
+            earlier = first.get(item.record_key) if item.record_key else None
+            if earlier is not None:
+                item.outcome = _again(earlier, item)
+                continue
+            item.outcome = self._decide_one(item, draft)
+            if item.record_key:
+                first[item.record_key] = item
+
+    def _decide_one(self, item: _Item, draft: Draft) -> Outcome:
+        fork = draft.fork()
+        try:
+            result = decide(
+                item.ask.command,
+                fork,
+                by=item.ask.by,
+                request_id=item.ask.under.request_id,
+                units=item.units,
+            )
+        except Refusal as refusal:
+            return refusal
+        draft.adopt(fork)
+        return result
+
+    def _tell_more(self, cursor: Any, draft: Draft) -> None:
+        """Give each refusal what the locked rows do not hold: time left, the worker's name."""
+        refused = [i for i in self.items if isinstance(i.outcome, Refusal) and i.outcome.recorded]
+        if not refused:
+            return
+        owned = {
+            i.plan.run
+            for i in refused
+            if i.plan.run and _owner(i) and "expires_in_ms" not in _current(i)
+        }
+        if owned:
+            cursor.execute(
+                "SELECT unit, expires_at FROM agentstate_lease WHERE unit = ANY(%s)",
+                [[unit_of(key) for key in owned]],
+            )
+            expires = dict(cursor.fetchall())
+            for item in refused:
+                at = expires.get(unit_of(item.plan.run)) if item.plan.run else None
+                if at is not None and _owner(item):
+                    left = (at - draft.now).total_seconds() * 1_000
+                    _current(item)["expires_in_ms"] = max(0, int(left))
+        tokens = {i.plan.token_sent for i in refused if i.plan.token_sent and not i.plan.worker}
+        if tokens:
+            cursor.execute(
+                "SELECT token, owner FROM agentstate_leaseterm WHERE token = ANY(%s)",
+                [sorted(tokens)],
+            )
+            owners = dict(cursor.fetchall())
+            for item in refused:
+                worker = owners.get(item.plan.token_sent)
+                if worker is not None:
+                    item.plan = replace(item.plan, worker=worker)
+
+    # --- write -----------------------------------------------------------------------------------
+
+    def _write(self, cursor: Any, draft: Draft) -> None:
+        writes, now = draft.writes, draft.now
+        old_runs, new_runs = _split(writes.runs, writes.new_runs)
+        old_terms, new_terms = _split(writes.terms, writes.new_terms)
+        old_budgets, new_budgets = _split(writes.budgets, writes.new_budgets)
+        _put(cursor, sql.INSERT_RUNS, new_runs)
+        _put(cursor, sql.UPDATE_RUNS, old_runs)
+        _put(cursor, sql.INSERT_EVENTS, writes.events)
+        kept = [lease for unit, lease in writes.leases.items() if draft.leases.get(unit)]
+        _put(cursor, sql.SAVE_LEASES, kept)
+        if writes.dropped_leases:
+            cursor.execute(sql.DROP_LEASES, [sorted(writes.dropped_leases)])
+        # Closed before new ones begin, or the exclusion constraint would see an overlap.
+        _put(cursor, sql.CLOSE_TERMS, old_terms)
+        _put(cursor, sql.INSERT_TERMS, new_terms)
+        _put(cursor, sql.INSERT_BUDGETS, new_budgets)
+        _put(cursor, sql.UPDATE_BUDGETS, old_budgets)
+        _put(cursor, sql.INSERT_ENTRIES, writes.entries)
+        _put(cursor, sql.INSERT_OUTBOX, _outbox(draft))
+        _put(cursor, sql.INSERT_ACTIONS, writes.actions)
+        _put(cursor, sql.INSERT_REFUSALS, self._refusals(draft))
+        for name, values in writes.other:
+            _OTHER[name](cursor, now, **values)
+        self._keep_answers(cursor, now)
+
+    def _refusals(self, draft: Draft) -> Iterator[dict[str, Any]]:
+        for item in self.items:
+            refusal = item.outcome
+            if not isinstance(refusal, Refusal) or not refusal.recorded or refusal.replayed:
+                continue
+            run = draft.find_run(item.plan.run) if item.plan.run else None
+            yield {
+                "at": draft.now,
+                "code": refusal.code,
+                "operation": item.plan.operation,
+                "run_id": run.id if run else None,
+                "unit": item.plan.unit,
+                "budget": refusal.facts.get("budget"),
+                "actor": item.ask.by.principal,
+                "worker": item.plan.worker,
+                "token_sent": item.plan.token_sent,
+                "token_current": run.token if run else _current(item).get("token"),
+                "wanted": dict(item.plan.wanted),
+                "found": _current(item),
+                "request_id": item.ask.under.request_id,
+                "attempt": item.ask.under.attempt,
+            }
+
+    def _keep_answers(self, cursor: Any, now: datetime) -> None:
+        again = [i.record_key for i in self.items if i.replayed_record and i.record_key]
+        if again:
+            cursor.execute(sql.COUNT_REPLAYS, [[p for p, _ in again], [k for _, k in again]])
+        _put(cursor, sql.KEEP_ANSWERS, self._kept_answers(now))
+
+    def _kept_answers(self, now: datetime) -> Iterator[dict[str, Any]]:
+        seen: set[tuple[str, str]] = set()
+        for item in self.items:
+            key, outcome = item.record_key, item.outcome
+            if key is None or outcome is None or item.replayed_record or key in seen:
+                continue
+            if isinstance(outcome, Refusal) and not outcome.kept:
+                continue
+            seen.add(key)
+            kind, answer = answers.dump(outcome)
+            fingerprint = item.ask.under.fingerprint or b""
+            yield {
+                "principal": key[0],
+                "key": key[1],
+                "fingerprint": fingerprint.hex(),
+                "kind": kind,
+                "answer": answer,
+                "at": now,
+            }
+
+
+def _split(rows: Mapping[Any, Any], new: Set[Any]) -> tuple[list[Any], list[Any]]:
+    """(changed, new) rows."""
+    return (
+        [row for key, row in rows.items() if key not in new],
+        [row for key, row in rows.items() if key in new],
+    )
+
+
+def _rows(
+    cursor: Any, statement: str, params: Sequence[Any], read: Callable[..., Any]
+) -> list[Any]:
+    cursor.execute(statement, params)
+    return [read(row) for row in cursor.fetchall()]
+
+
+def _put(cursor: Any, statement: str, rows: Iterable[Any]) -> None:
+    rows = list(rows)
+    if rows:
+        cursor.execute(statement, [sql.records(rows)])
+
+
+def _owner(item: _Item) -> Any:
+    return _current(item).get("owner")
+
+
+def _current(item: _Item) -> dict[str, Any]:
+    refusal = item.outcome
+    assert isinstance(refusal, Refusal)
+    return refusal.current if refusal.current is not None else {}
+
+
+def _again(earlier: _Item, item: _Item) -> Outcome:
+    """The second of two commands with one key in a batch is answered from the first."""
+    if earlier.ask.under.fingerprint != item.ask.under.fingerprint:
+        return IdempotencyKeyReuse(key=item.ask.under.idempotency_key)
+    outcome = cast("Outcome", earlier.outcome)
+    if isinstance(outcome, Refusal):
+        return outcome
+    return replace(outcome, replayed=True)
+
+
+def _as_of_now(cursor: Any, answer: Outcome) -> Outcome:
+    """A replayed grant says how long it still lasts, or that it is over."""
+    if isinstance(answer, Acquired):
+        left = _time_left(cursor, [answer.unit]).get(answer.unit)
+        if left is None or left[0] != answer.token:
+            return LeaseLost("the lease of the first answer is over", reason="expired")
+        return replace(answer, expires_at=left[1], expires_in_ms=left[2])
+    if isinstance(answer, Claimed) and answer.items:
+        times = _time_left(cursor, [item.unit for item in answer.items])
+        items = tuple(
+            replace(item, expires_at=times[item.unit][1], expires_in_ms=times[item.unit][2])
+            for item in answer.items
+            if item.unit in times and times[item.unit][0] == item.token
+        )
+        if not items:
+            return LeaseLost("the leases of the first answer are over", reason="expired")
+        return replace(answer, items=items)
+    return answer
+
+
+def _time_left(cursor: Any, units: list[str]) -> dict[str, tuple[int, datetime, int]]:
+    cursor.execute(
+        "SELECT unit, token, expires_at,"
+        " floor(extract(epoch FROM expires_at - agentstate_now()) * 1000)::bigint"
+        " FROM agentstate_lease WHERE unit = ANY(%s) AND expires_at > agentstate_now()",
+        [units],
+    )
+    return {unit: (token, at, left) for unit, token, at, left in cursor.fetchall()}
+
+
+def _outbox(draft: Draft) -> list[dict[str, Any]]:
+    """One row per run and batch: from its first new number to its last."""
+    keys = {row.id: row for row in draft.writes.runs.values()}
+    rows: dict[Any, dict[str, Any]] = {}
+    for event in draft.writes.events:
+        row = rows.setdefault(
+            event.run_id,
+            {
+                "run_id": event.run_id,
+                "run_key": keys[event.run_id].key,
+                "first_seq": event.seq,
+                "types": [],
+                "at": draft.now,
+            },
+        )
+        row["last_seq"], row["version"] = event.seq, keys[event.run_id].version
+        if event.type not in row["types"]:
+            row["types"].append(event.type)
+    return list(rows.values())
+
+
+def _create_key(cursor: Any, now: datetime, *, ask: Any, by: str) -> None:
+    cursor.execute(
+        sql.CREATE_KEY,
+        [
+            ask.id,
+            ask.name,
+            list(ask.scopes),
+            ask.salt,
+            ask.digest,
+            ask.hint,
+            by,
+            now,
+            ask.expires_at,
+        ],
+    )
+
+
+def _revoke_key(cursor: Any, now: datetime, *, name: str) -> None:
+    cursor.execute(sql.REVOKE_KEY, [now, name])
+
+
+_OTHER: dict[str, Callable[..., None]] = {"create-key": _create_key, "revoke-key": _revoke_key}
+
+
+@contextlib.contextmanager
+def moving_the_feed() -> Iterator[None]:
+    """Run the mover thread while the block lasts; for web processes and for tests."""
+    feed.MOVER.start()
+    try:
+        yield
+    finally:
+        feed.MOVER.stop()

@@ -1,0 +1,29 @@
+"""UUIDv7 made here, so that PostgreSQL 15 to 17 work, from the database's clock, so that a host's
+clock never decides into which week's partition a run goes (RFC 9562, 5.7)."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def uuid7(at: datetime) -> UUID:
+    """An id that sorts by `at` (milliseconds), with 74 random bits."""
+    milliseconds = (at - _EPOCH) // timedelta(milliseconds=1)
+    random = secrets.randbits(74)
+    return UUID(
+        int=milliseconds << 80 | 0x7 << 76 | (random >> 62) << 64 | 0x2 << 62 | random & (2**62 - 1)
+    )
+
+
+def lowest_uuid7(at: datetime) -> UUID:
+    """The bound that every id made at or after `at` is not below; borders of partitions."""
+    return UUID(int=((at - _EPOCH) // timedelta(milliseconds=1)) << 80)
+
+
+def made_at(run_id: UUID) -> datetime:
+    """The instant (to the millisecond) that a UUIDv7 was made from."""
+    return _EPOCH + timedelta(milliseconds=run_id.int >> 80)

@@ -1,0 +1,193 @@
+"""What each command names: which rows have to be locked, and what to remember if it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentstate.store.commands import (
+    AcquireLease,
+    Append,
+    ClaimRuns,
+    Command,
+    CreateKey,
+    CreateRun,
+    ImportRun,
+    NoteLapsed,
+    ReclaimLease,
+    ReleaseLease,
+    RenewLease,
+    RevokeKey,
+    Spend,
+    Transition,
+)
+from agentstate.store.rows import run_key_of, unit_of
+from agentstate.store.states import TERMINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The rows that a command names, before any is read.
+
+    units, runs: to lock. new_unit: made if it is not there. budgets: (run key or None, name).
+    tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
+    wanted: what the caller expected; kept with a refusal.
+    """
+
+    operation: str
+    run: str | None = None
+    unit: str | None = None
+    units: tuple[str, ...] = ()
+    new_unit: str | None = None
+    runs: tuple[str, ...] = ()
+    budgets: tuple[tuple[str | None, str], ...] = ()
+    tokens: int = 0
+    seen_tokens: tuple[int, ...] = ()
+    event_ids: tuple[str, ...] = ()
+    charge_ids: tuple[str, ...] = ()
+    token_sent: int | None = None
+    worker: str | None = None
+    wanted: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plan(command: Command[Any]) -> Plan:
+    return _PLANS[type(command)](command)
+
+
+def _wanted(**clauses: Any) -> dict[str, Any]:
+    return {name: value for name, value in clauses.items() if value not in (None, (), {})}
+
+
+def _create(ask: CreateRun) -> Plan:
+    return Plan(
+        operation="create",
+        run=ask.key,
+        runs=tuple(key for key in (ask.key, ask.parent) if key),
+        budgets=tuple((None, b.parent) for b in ask.budgets if b.parent),
+        token_sent=ask.fence,
+    )
+
+
+def _append(ask: Append) -> Plan:
+    return Plan(
+        operation="append",
+        run=ask.run,
+        runs=(ask.run,),
+        # A terminal move ends the lease: its unit is locked before the run.
+        units=(unit_of(ask.run),) if ask.to in TERMINAL else (),
+        budgets=tuple((ask.run, c.budget) for c in ask.spend),
+        event_ids=tuple(e.id for e in ask.events if e.id is not None),
+        charge_ids=tuple(c.id for c in ask.spend if c.id is not None),
+        token_sent=ask.fence,
+        wanted=_wanted(
+            expected_seq=ask.expected_seq,
+            if_match=ask.if_match,
+            to=ask.to,
+            events=[e.type for e in ask.events[:20]],
+            amount={c.budget: c.amount for c in ask.spend},
+        ),
+    )
+
+
+def _transition(ask: Transition) -> Plan:
+    return Plan(
+        operation="transition",
+        run=ask.run,
+        runs=(ask.run,),
+        units=(unit_of(ask.run),) if ask.to in TERMINAL else (),
+        token_sent=ask.fence,
+        wanted=_wanted(**{"to": ask.to, "from": ask.from_status, "if_match": ask.if_match}),
+    )
+
+
+def _of_unit(unit: str, operation: str, **more: Any) -> Plan:
+    key = run_key_of(unit)
+    return Plan(
+        operation=operation,
+        run=key,
+        unit=unit,
+        units=(unit,),
+        runs=(key,) if key is not None else (),
+        **more,
+    )
+
+
+def _acquire(ask: AcquireLease) -> Plan:
+    return _of_unit(
+        ask.unit,
+        "acquire",
+        # A run's lease row is made with the run; any other unit begins with its first acquire.
+        new_unit=ask.unit if run_key_of(ask.unit) is None else None,
+        tokens=1,
+        worker=ask.owner,
+        wanted=_wanted(owner=ask.owner, ttl_seconds=ask.ttl_seconds),
+    )
+
+
+def _renew(ask: RenewLease) -> Plan:
+    # Only the unit is locked: renewals never wait behind appends.
+    return Plan(
+        operation="renew",
+        run=run_key_of(ask.unit),
+        unit=ask.unit,
+        units=(ask.unit,),
+        seen_tokens=(ask.token,),
+        token_sent=ask.token,
+        wanted=_wanted(ttl_seconds=ask.ttl_seconds),
+    )
+
+
+def _release(ask: ReleaseLease) -> Plan:
+    return _of_unit(ask.unit, "release", seen_tokens=(ask.token,), token_sent=ask.token)
+
+
+def _reclaim(ask: ReclaimLease) -> Plan:
+    return _of_unit(
+        ask.unit,
+        "reclaim",
+        tokens=1,
+        wanted=_wanted(
+            expected_token=ask.expected_token,
+            expected_owner=ask.expected_owner,
+            force=ask.force or None,
+            reason=ask.reason,
+        ),
+    )
+
+
+def _claim(ask: ClaimRuns) -> Plan:
+    return Plan(operation="claim", tokens=ask.limit, worker=ask.owner)
+
+
+def _spend(ask: Spend) -> Plan:
+    return Plan(
+        operation="spend",
+        run=ask.run,
+        runs=(ask.run,),
+        budgets=((ask.run, ask.charge.budget),),
+        charge_ids=(ask.charge.id,) if ask.charge.id else (),
+        token_sent=ask.fence,
+        wanted=_wanted(amount={ask.charge.budget: ask.charge.amount}),
+    )
+
+
+def _import(ask: ImportRun) -> Plan:
+    return Plan(operation="import", run=ask.key, runs=(ask.key,))
+
+
+_PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
+    CreateRun: _create,
+    Append: _append,
+    Transition: _transition,
+    AcquireLease: _acquire,
+    RenewLease: _renew,
+    ReleaseLease: _release,
+    ReclaimLease: _reclaim,
+    ClaimRuns: _claim,
+    NoteLapsed: lambda ask: Plan(operation="note-lapsed"),
+    Spend: _spend,
+    ImportRun: _import,
+    CreateKey: lambda ask: Plan(operation="create-key"),
+    RevokeKey: lambda ask: Plan(operation="revoke-key"),
+}

@@ -1,0 +1,335 @@
+"""The SQL of `execute`: lock and read rows, and write decided ones, several at a time.
+
+Rows go in as one JSON text (`json_to_recordset`): arrays of Python strings are slower to bind
+(perf.md). Payloads are quoted a second time inside it, so that they arrive to the letter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from agentstate.store.payloads import moment
+from agentstate.store.rows import BudgetRow, EntryRow, EventRow, LeaseRow, RunRow, TermRow
+
+RUN_COLUMNS = (
+    "id, key, task, status, version, last_seq, counters::text, tags, notes, attrs::text,"
+    " result::text, owner, token, holder, last_token, ended_token, attempt, max_attempts,"
+    " parent_id, deadline_at, deadline_policy, retain_seconds, created_by, created_at, updated_at,"
+    " ended_at"
+)
+LEASE_COLUMNS = (
+    "unit, run_id, owner, holder, token, ttl_seconds, acquired_at, renewed_at, expires_at,"
+    " renewals, progress::text, noted_token, term_ended_at, hold_off_owner, hold_off_until"
+)
+TERM_COLUMNS = (
+    "token, unit, run_id, owner, holder, lower(held), nullif(upper(held), 'infinity'), renewals,"
+    " ended, ended_by, reason"
+)
+BUDGET_COLUMNS = (
+    "id, run_id, name, unit, cap, reserved, spent, overdrawn, version, entries, parent_id, depth"
+)
+EVENT_COLUMNS = (
+    "run_id, seq, version, type, origin, data::text, event_id, token, add::text, actor,"
+    " request_id, at"
+)
+ENTRY_COLUMNS = (
+    "budget_id, n, kind, amount, spent, reserved, cap, entry_id, run_id, token, note, overdrawn,"
+    " actor, request_id, at"
+)
+
+
+def _names(columns: str) -> list[str]:
+    names = []
+    for column in columns.split(","):
+        name = column.strip().removesuffix("::text")
+        if name.startswith("lower(held"):
+            name = "starts_at"
+        elif name.startswith("nullif("):
+            name = "ends_at"
+        elif name.startswith("'infinity')"):
+            continue
+        names.append(name)
+    return names
+
+
+def _reader(cls: Any, columns: str, **convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    names = _names(columns)
+
+    def read(row: Sequence[Any]) -> Any:
+        values = dict(zip(names, row, strict=True))
+        for name, change in convert.items():
+            values[name] = change(values[name])
+        return cls(**values)
+
+    return read
+
+
+read_run: Callable[[Sequence[Any]], RunRow] = _reader(
+    RunRow, RUN_COLUMNS, counters=json.loads, tags=tuple
+)
+read_lease: Callable[[Sequence[Any]], LeaseRow] = _reader(LeaseRow, LEASE_COLUMNS)
+read_term: Callable[[Sequence[Any]], TermRow] = _reader(TermRow, TERM_COLUMNS)
+read_budget: Callable[[Sequence[Any]], BudgetRow] = _reader(BudgetRow, BUDGET_COLUMNS)
+read_event: Callable[[Sequence[Any]], EventRow] = _reader(EventRow, EVENT_COLUMNS)
+read_entry: Callable[[Sequence[Any]], EntryRow] = _reader(EntryRow, ENTRY_COLUMNS)
+
+
+# --- lock ----------------------------------------------------------------------------------------
+
+# Statement 1. A lock that is not had in time is a 503, not a hang.
+BEGIN = "SELECT set_config('lock_timeout', %s, true)"
+TRY_LOCKS = """
+SELECT k, pg_try_advisory_xact_lock(hashtextextended(k, 7205)) FROM unnest(%s::text[]) AS k
+"""
+
+MAKE_UNITS = """
+INSERT INTO agentstate_lease (unit, ttl_seconds, renewals)
+SELECT unit, 60, 0 FROM unnest(%s::text[]) AS unit ORDER BY unit
+ON CONFLICT (unit) DO NOTHING
+"""
+
+# Sorted, so that two callers never wait for each other in a ring. NO KEY: child rows may go on.
+LOCK_UNITS = f"""
+SELECT {LEASE_COLUMNS} FROM agentstate_lease WHERE unit = ANY(%s) ORDER BY unit FOR NO KEY UPDATE
+"""
+LOCK_RUNS = f"""
+SELECT {RUN_COLUMNS} FROM agentstate_run WHERE key = ANY(%s) OR id = ANY(%s)
+ORDER BY id FOR NO KEY UPDATE
+"""
+# Root to leaf: everybody who needs a tree of budgets meets at its root first.
+LOCK_BUDGETS = f"""
+SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
+    WITH RECURSIVE tree AS (
+        SELECT b.id, b.parent_id FROM agentstate_budget b
+        JOIN json_to_recordset(%s) AS w (run_id uuid, name text)
+            ON b.name = w.name AND b.run_id IS NOT DISTINCT FROM w.run_id
+        UNION
+        SELECT b.id, b.parent_id FROM agentstate_budget b JOIN tree ON b.id = tree.parent_id
+    ) SELECT id FROM tree
+) ORDER BY depth, id FOR NO KEY UPDATE
+"""
+
+# Oldest first; SKIP LOCKED, so that a hundred claimers take a hundred different runs. The clock in
+# it only narrows the choice: what is locked is decided on again in Python.
+CLAIM_UNITS = """
+SELECT l.unit FROM agentstate_run r JOIN agentstate_lease l ON l.run_id = r.id
+WHERE r.status IN ('pending', 'running') AND (r.status = 'pending' OR r.last_token IS NOT NULL)
+    AND (l.token IS NULL OR l.expires_at <= agentstate_now())
+    AND (%(task)s::text IS NULL OR r.task = %(task)s)
+    AND (%(tag)s::text IS NULL OR r.tags @> ARRAY[%(tag)s::text])
+    AND (l.hold_off_until IS NULL OR l.hold_off_until <= agentstate_now()
+         OR split_part(l.hold_off_owner, '~', 1) <> split_part(%(owner)s, '~', 1))
+ORDER BY r.created_at, r.id LIMIT %(limit)s FOR NO KEY UPDATE OF l SKIP LOCKED
+"""
+LAPSED_UNITS = """
+SELECT unit FROM agentstate_lease
+WHERE run_id IS NOT NULL AND token IS NOT NULL AND expires_at <= agentstate_now()
+    AND noted_token IS DISTINCT FROM token
+ORDER BY unit LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+# --- look ----------------------------------------------------------------------------------------
+
+# Statement 2, after every lock: the clock that decides, fresh tokens, and this transaction's id,
+# by which a lost COMMIT can be asked about.
+LOOK = """
+SELECT agentstate_now(), pg_current_xact_id()::text,
+    ARRAY(SELECT nextval('agentstate_fence') FROM generate_series(1, %s))
+"""
+RECORDS = """
+SELECT principal, key, fingerprint, kind, answer::text FROM agentstate_idempotencyrecord
+WHERE expires_at > agentstate_now()
+    AND (principal, key) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+KNOWN_EVENTS = f"""
+SELECT {EVENT_COLUMNS} FROM agentstate_event WHERE (run_id, event_id) IN (
+    SELECT w.run_id, w.event_id FROM json_to_recordset(%s) AS w (run_id uuid, event_id text))
+"""
+KNOWN_CHARGES = f"""
+SELECT {ENTRY_COLUMNS} FROM agentstate_budgetentry
+WHERE kind = 'spend' AND (budget_id, run_id, entry_id) IN (
+    SELECT w.budget_id, w.run_id, w.entry_id
+    FROM json_to_recordset(%s) AS w (budget_id uuid, run_id uuid, entry_id text))
+"""
+TERMS = f"SELECT {TERM_COLUMNS} FROM agentstate_leaseterm WHERE token = ANY(%s)"
+
+# --- write ---------------------------------------------------------------------------------------
+
+_RUN_TYPES = {
+    "id": "uuid", "key": "text", "task": "text", "status": "text", "version": "bigint",
+    "last_seq": "bigint", "counters": "jsonb", "tags": "json", "notes": "text", "attrs": "text",
+    "result": "text", "owner": "text", "token": "bigint", "holder": "text", "last_token": "bigint",
+    "ended_token": "bigint", "attempt": "integer", "max_attempts": "integer", "parent_id": "uuid",
+    "deadline_at": "timestamptz", "deadline_policy": "text", "retain_seconds": "bigint",
+    "created_by": "text", "created_at": "timestamptz", "updated_at": "timestamptz",
+    "ended_at": "timestamptz",
+}  # fmt: skip
+_LEASE_TYPES = {
+    "unit": "text", "run_id": "uuid", "owner": "text", "holder": "text", "token": "bigint",
+    "ttl_seconds": "integer", "acquired_at": "timestamptz", "renewed_at": "timestamptz",
+    "expires_at": "timestamptz", "renewals": "integer", "progress": "text",
+    "noted_token": "bigint", "term_ended_at": "timestamptz", "hold_off_owner": "text",
+    "hold_off_until": "timestamptz",
+}  # fmt: skip
+_TERM_TYPES = {
+    "token": "bigint", "unit": "text", "run_id": "uuid", "owner": "text", "holder": "text",
+    "starts_at": "timestamptz", "ends_at": "timestamptz", "renewals": "integer", "ended": "text",
+    "ended_by": "text", "reason": "text",
+}  # fmt: skip
+_BUDGET_TYPES = {
+    "id": "uuid", "run_id": "uuid", "name": "text", "unit": "text", "cap": "bigint",
+    "reserved": "bigint", "spent": "bigint", "overdrawn": "boolean", "version": "bigint",
+    "entries": "bigint", "parent_id": "uuid", "depth": "integer",
+}  # fmt: skip
+_EVENT_TYPES = {
+    "run_id": "uuid", "seq": "bigint", "version": "bigint", "type": "text", "origin": "text",
+    "data": "text", "event_id": "text", "token": "bigint", "add": "text", "actor": "text",
+    "request_id": "text", "at": "timestamptz",
+}  # fmt: skip
+_ENTRY_TYPES = {
+    "budget_id": "uuid", "n": "bigint", "kind": "text", "amount": "bigint", "spent": "bigint",
+    "reserved": "bigint", "cap": "bigint", "entry_id": "text", "run_id": "uuid", "token": "bigint",
+    "note": "text", "overdrawn": "boolean", "actor": "text", "request_id": "text",
+    "at": "timestamptz",
+}  # fmt: skip
+_OUTBOX_TYPES = {
+    "run_id": "uuid", "run_key": "text", "first_seq": "bigint", "last_seq": "bigint",
+    "version": "bigint", "types": "json", "at": "timestamptz",
+}  # fmt: skip
+_REFUSAL_TYPES = {
+    "at": "timestamptz", "code": "text", "operation": "text", "run_id": "uuid", "unit": "text",
+    "budget": "text", "actor": "text", "worker": "text", "token_sent": "bigint",
+    "token_current": "bigint", "wanted": "jsonb", "found": "jsonb", "request_id": "text",
+    "attempt": "integer",
+}  # fmt: skip
+_ACTION_TYPES = {
+    "at": "timestamptz", "actor": "text", "action": "text", "object": "text", "run_id": "uuid",
+    "reason": "text", "before": "jsonb", "after": "jsonb", "expected": "jsonb",
+    "request_id": "text",
+}  # fmt: skip
+
+_TAGS = "ARRAY(SELECT json_array_elements_text(w.{}))"
+# How a member of the JSON text becomes a column, where that is more than its type.
+_AS_COLUMN = {
+    "tags": _TAGS.format("tags"),
+    "types": _TAGS.format("types"),
+    "attrs": "w.attrs::json",
+    "result": "w.result::json",
+    "data": "w.data::json",
+    "add": "w.add::json",
+    "progress": "w.progress::json",
+}
+
+
+def _from(types: Mapping[str, str]) -> str:
+    declared = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
+    return f"json_to_recordset(%s) AS w ({declared})"
+
+
+def _columns(types: Mapping[str, str]) -> str:
+    return ", ".join(f'"{name}"' for name in types)
+
+
+def _values(types: Mapping[str, str]) -> str:
+    return ", ".join(_AS_COLUMN.get(name, f'w."{name}"') for name in types)
+
+
+def _insert(table: str, types: Mapping[str, str], more: str = "") -> str:
+    return (
+        f"INSERT INTO agentstate_{table} ({_columns(types)})"
+        f" SELECT {_values(types)} FROM {_from(types)} {more}"
+    )
+
+
+def _update(table: str, types: Mapping[str, str], key: str, fixed: Iterable[str] = ()) -> str:
+    changed = [name for name in types if name != key and name not in fixed]
+    sets = ", ".join(f'"{n}" = ' + _AS_COLUMN.get(n, f'w."{n}"') for n in changed)
+    return f"UPDATE agentstate_{table} AS t SET {sets} FROM {_from(types)} WHERE t.{key} = w.{key}"
+
+
+_RUN_FIXED = ("key", "task", "parent_id", "created_by", "created_at", "max_attempts")
+INSERT_RUNS = _insert("run", _RUN_TYPES)
+UPDATE_RUNS = _update("run", _RUN_TYPES, "id", _RUN_FIXED)
+INSERT_EVENTS = _insert("event", _EVENT_TYPES)
+SAVE_LEASES = _insert(
+    "lease",
+    _LEASE_TYPES,
+    "ON CONFLICT (unit) DO UPDATE SET "
+    + ", ".join(f"{n} = excluded.{n}" for n in _LEASE_TYPES if n != "unit"),
+)
+DROP_LEASES = "DELETE FROM agentstate_lease WHERE unit = ANY(%s)"
+_HELD = "tstzrange(w.starts_at, coalesce(w.ends_at, 'infinity'), '[)')"
+INSERT_TERMS = f"""
+INSERT INTO agentstate_leaseterm
+    (token, unit, run_id, owner, holder, held, renewals, ended, ended_by, reason)
+SELECT w.token, w.unit, w.run_id, w.owner, w.holder, {_HELD}, w.renewals, w.ended, w.ended_by,
+    w.reason
+FROM {_from(_TERM_TYPES)} ORDER BY w.token
+"""
+CLOSE_TERMS = f"""
+UPDATE agentstate_leaseterm AS t
+SET held = {_HELD}, renewals = w.renewals, ended = w.ended, ended_by = w.ended_by,
+    reason = w.reason
+FROM {_from(_TERM_TYPES)} WHERE t.token = w.token
+"""
+INSERT_BUDGETS = _insert("budget", _BUDGET_TYPES)
+UPDATE_BUDGETS = _update(
+    "budget", _BUDGET_TYPES, "id", ("run_id", "name", "unit", "parent_id", "depth")
+)
+INSERT_ENTRIES = _insert("budgetentry", _ENTRY_TYPES)
+INSERT_OUTBOX = _insert("outbox", _OUTBOX_TYPES)
+INSERT_ACTIONS = _insert("operatoraction", _ACTION_TYPES)
+# Somebody who asks for a held unit again and again leaves one row a second, not thousands.
+INSERT_REFUSALS = _insert(
+    "refusal",
+    _REFUSAL_TYPES,
+    "WHERE w.code <> 'lease-held' OR NOT EXISTS (SELECT FROM agentstate_refusal o WHERE"
+    " o.at > w.at - interval '1 second' AND o.code = w.code AND o.unit IS NOT DISTINCT FROM w.unit"
+    " AND o.actor = w.actor AND o.worker IS NOT DISTINCT FROM w.worker)",
+)
+KEEP_ANSWERS = """
+INSERT INTO agentstate_idempotencyrecord
+    (principal, key, fingerprint, kind, answer, created_at, expires_at, replays)
+SELECT w.principal, w.key, decode(w.fingerprint, 'hex'), w.kind, w.answer::json, w.at,
+    w.at + interval '24 hours', 0
+FROM json_to_recordset(%s) AS w (principal text, key text, fingerprint text, kind text,
+    answer text, at timestamptz)
+ON CONFLICT (principal, key) DO UPDATE SET fingerprint = excluded.fingerprint,
+    kind = excluded.kind, answer = excluded.answer, created_at = excluded.created_at,
+    expires_at = excluded.expires_at, replays = 0
+"""
+COUNT_REPLAYS = """
+UPDATE agentstate_idempotencyrecord SET replays = replays + 1
+WHERE (principal, key) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+CREATE_KEY = """
+INSERT INTO agentstate_apikey (id, name, scopes, salt, digest, hint, created_by, created_at,
+    expires_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+REVOKE_KEY = """
+UPDATE agentstate_apikey SET revoked_at = coalesce(revoked_at, %s) WHERE name = %s
+"""
+XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
+
+
+def records(rows: Iterable[Any]) -> str:
+    """Rows (dataclasses with slots, or mappings) as the text that json_to_recordset reads."""
+    return json.dumps([_members(row) for row in rows], default=_encode, ensure_ascii=False)
+
+
+def _members(row: Any) -> Mapping[str, Any]:
+    if isinstance(row, Mapping):
+        return row
+    return {name: getattr(row, name) for name in row.__slots__}
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"no column takes {type(value).__name__}")

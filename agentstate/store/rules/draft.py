@@ -1,0 +1,211 @@
+"""What a command decides on, and what it decided: locked rows, facts read after the lock, writes.
+
+A command works on a fork, which `execute` adopts only if it succeeds; so a command that is refused
+in its middle leaves nothing behind, and the next one in the batch sees just what was decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from agentstate.store.errors import NotFound
+from agentstate.store.payloads import write
+from agentstate.store.rows import (
+    ActionRow,
+    BudgetRow,
+    EntryRow,
+    EventRow,
+    LeaseRow,
+    RunRow,
+    TermRow,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What was read in the second statement, after every lock was held.
+
+    now: the database's clock. tokens: fresh fencing tokens, ascending, to be popped from the front.
+    events, charges: those whose ids the commands name and that are stored already.
+    """
+
+    now: datetime
+    new_id: Callable[[datetime], UUID]
+    tokens: list[int] = field(default_factory=list)
+    events: dict[tuple[UUID, str], EventRow] = field(default_factory=dict)
+    charges: dict[tuple[UUID, UUID, str], EntryRow] = field(default_factory=dict)
+    terms: dict[int, TermRow] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Writes:
+    """The decided rows of a batch, by table. New and changed rows are told apart."""
+
+    runs: dict[UUID, RunRow] = field(default_factory=dict)
+    new_runs: set[UUID] = field(default_factory=set)
+    events: list[EventRow] = field(default_factory=list)
+    leases: dict[str, LeaseRow] = field(default_factory=dict)
+    dropped_leases: set[str] = field(default_factory=set)
+    terms: dict[int, TermRow] = field(default_factory=dict)
+    new_terms: set[int] = field(default_factory=set)
+    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)
+    new_budgets: set[UUID] = field(default_factory=set)
+    entries: list[EntryRow] = field(default_factory=list)
+    actions: list[ActionRow] = field(default_factory=list)
+    other: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def absorb(self, later: Writes) -> None:
+        """Take what a later command decided on top of this."""
+        for name in ("runs", "leases", "terms", "budgets"):
+            getattr(self, name).update(getattr(later, name))
+        for name in ("new_runs", "dropped_leases", "new_terms", "new_budgets"):
+            getattr(self, name).update(getattr(later, name))
+        for name in ("events", "entries", "actions", "other"):
+            getattr(self, name).extend(getattr(later, name))
+
+
+class Draft:
+    """The state as this command sees it: the locked rows below, its own decisions on top."""
+
+    __slots__ = ("_below", "budgets", "facts", "leases", "runs", "terms", "writes")
+
+    def __init__(self, facts: Facts, *, below: Draft | None = None) -> None:
+        self.facts = facts
+        self._below = below
+        self.runs: dict[str, RunRow] = {}
+        self.leases: dict[str, LeaseRow | None] = {}
+        self.budgets: dict[UUID, BudgetRow] = {}
+        self.terms: dict[int, TermRow] = {}
+        self.writes = Writes()
+
+    def fork(self) -> Draft:
+        return Draft(self.facts, below=self)
+
+    def adopt(self, fork: Draft) -> None:
+        """Make what `fork` decided true for whoever comes next."""
+        self.runs.update(fork.runs)
+        self.leases.update(fork.leases)
+        self.budgets.update(fork.budgets)
+        self.terms.update(fork.terms)
+        self.writes.absorb(fork.writes)
+        for event in fork.writes.events:
+            if event.event_id is not None:
+                self.facts.events[event.run_id, event.event_id] = event
+        for entry in fork.writes.entries:
+            if entry.entry_id is not None and entry.run_id is not None and entry.kind == "spend":
+                self.facts.charges[entry.budget_id, entry.run_id, entry.entry_id] = entry
+
+    @property
+    def now(self) -> datetime:
+        return self.facts.now
+
+    def find_run(self, key: str) -> RunRow | None:
+        found = self.runs.get(key)
+        return found if found or not self._below else self._below.find_run(key)
+
+    def run(self, key: str) -> RunRow:
+        """Raises NotFound."""
+        found = self.find_run(key)
+        if found is None:
+            raise NotFound(f"no run {key}", run=key)
+        return found
+
+    def lease(self, unit: str) -> LeaseRow | None:
+        if unit in self.leases:
+            return self.leases[unit]
+        return self._below.lease(unit) if self._below else None
+
+    def term(self, token: int) -> TermRow | None:
+        found = self.terms.get(token)
+        if found:
+            return found
+        return self._below.term(token) if self._below else self.facts.terms.get(token)
+
+    def budget(self, budget_id: UUID) -> BudgetRow:
+        found = self.budgets.get(budget_id)
+        if found is None and self._below is not None:
+            found = self._below.budget(budget_id)
+        if found is None:
+            raise NotFound("no such budget")
+        return found
+
+    def budget_named(self, run: RunRow | None, name: str) -> BudgetRow:
+        """A run's budget, or with None a shared one. Raises NotFound."""
+        run_id = run.id if run else None
+        layer: Draft | None = self
+        while layer is not None:
+            for row in layer.budgets.values():
+                if row.run_id == run_id and row.name == name:
+                    return self.budget(row.id)
+            layer = layer._below
+        raise NotFound(f"no budget {name}", budget=name)
+
+    def levels(self, budget: BudgetRow) -> list[BudgetRow]:
+        """The budget and every one above it, the outermost first."""
+        found = [budget]
+        while found[0].parent_id is not None:
+            found.insert(0, self.budget(found[0].parent_id))
+        return found
+
+    def put_run(self, run: RunRow, *, new: bool = False) -> RunRow:
+        self.runs[run.key] = run
+        self.writes.runs[run.id] = run
+        if new:
+            self.writes.new_runs.add(run.id)
+        return run
+
+    def put_lease(self, lease: LeaseRow) -> LeaseRow:
+        self.leases[lease.unit] = lease
+        self.writes.leases[lease.unit] = lease
+        return lease
+
+    def drop_lease(self, unit: str) -> None:
+        self.leases[unit] = None
+        self.writes.dropped_leases.add(unit)
+
+    def put_term(self, term: TermRow, *, new: bool = False) -> None:
+        self.terms[term.token] = term
+        self.writes.terms[term.token] = term
+        if new:
+            self.writes.new_terms.add(term.token)
+
+    def put_budget(self, budget: BudgetRow, *, new: bool = False) -> None:
+        self.budgets[budget.id] = budget
+        self.writes.budgets[budget.id] = budget
+        if new:
+            self.writes.new_budgets.add(budget.id)
+
+    def new_token(self) -> int:
+        return self.facts.tokens.pop(0)
+
+    def log(
+        self,
+        run: RunRow,
+        event_type: str,
+        data: Mapping[str, Any],
+        *,
+        actor: str,
+        request_id: str | None,
+        token: int | None = None,
+    ) -> RunRow:
+        """Write one event of the store's own: number and version move by one."""
+        run = replace(run, last_seq=run.last_seq + 1, version=run.version + 1, updated_at=self.now)
+        self.writes.events.append(
+            EventRow(
+                run_id=run.id,
+                seq=run.last_seq,
+                version=run.version,
+                type=event_type,
+                origin="store",
+                data=write(data),
+                token=token,
+                actor=actor,
+                request_id=request_id,
+                at=self.now,
+            )
+        )
+        return self.put_run(run)

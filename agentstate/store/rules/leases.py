@@ -1,0 +1,226 @@
+"""Leases: one holder at a time, by the database's clock, read after the unit was locked.
+
+Expiry only permits a takeover; what keeps a late worker out is its token (fencing). So a lapsed
+lease that nobody has taken is not renewed, but does not stop its holder's writes either.
+Why: docs/decisions/0003-leases.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from agentstate.store.callers import Caller
+from agentstate.store.commands import AcquireLease, ReclaimLease, RenewLease
+from agentstate.store.errors import (
+    AlreadyTerminal,
+    AttemptsExhausted,
+    HolderChanged,
+    LeaseHeld,
+    LeaseLost,
+    Paused,
+)
+from agentstate.store.rows import LeaseRow, RunRow, TermRow
+from agentstate.store.states import Status
+
+SHORTEST_TERM = timedelta(microseconds=1)
+
+
+def check_run_can_be_held(run: RunRow) -> None:
+    """Raises AlreadyTerminal, Paused, or AttemptsExhausted."""
+    if run.terminal:
+        raise AlreadyTerminal(f"the run is {run.status}", current=run.facts())
+    if run.status == Status.PAUSED:
+        raise Paused("the run is paused", current=run.facts())
+    if run.attempt >= run.max_attempts:
+        raise AttemptsExhausted(
+            f"the run was started {run.attempt} times, which is its max_attempts",
+            current=run.facts(),
+            attempts=run.attempt,
+        )
+
+
+def check_free(lease: LeaseRow, owner: str, now: datetime) -> None:
+    """Raises LeaseHeld while the unit is held, or while `owner` is kept off it."""
+    if lease.live(now):
+        raise LeaseHeld(
+            f"{lease.owner} holds {lease.unit}",
+            current=lease.facts(now),
+            owner=lease.owner,
+            expires_in_ms=lease.expires_in_ms(now),
+            retry_after_ms=lease.expires_in_ms(now),
+        )
+    until = lease.hold_off_until
+    if until is not None and now < until and _same_worker(lease.hold_off_owner, owner):
+        wait_ms = (until - now) // timedelta(milliseconds=1) + 1
+        raise LeaseHeld(
+            f"{owner} is kept off {lease.unit} by an operator",
+            current=lease.facts(now),
+            owner=None,
+            expires_in_ms=wait_ms,
+            retry_after_ms=wait_ms,
+        )
+
+
+def _same_worker(kept_off: str | None, owner: str) -> bool:
+    # A restarted process has another random part; the operator meant the worker.
+    return kept_off is not None and kept_off.split("~")[0] == owner.split("~")[0]
+
+
+def acquire(
+    lease: LeaseRow, ask: AcquireLease, *, token: int, by: Caller, now: datetime
+) -> tuple[LeaseRow, TermRow]:
+    """Give a free unit to `ask.owner` for `ask.ttl_seconds` from `now`, under a new token.
+
+    The term starts at `now`, or where the one before ended if the clock was set back: terms of a
+    unit never overlap. Raises LeaseHeld.
+    """
+    check_free(lease, ask.owner, now)
+    ended_at = lease.term_ended_at
+    starts_at = now if ended_at is None else max(now, ended_at)
+    held = replace(
+        lease,
+        owner=ask.owner,
+        holder=by.principal,
+        token=token,
+        ttl_seconds=ask.ttl_seconds,
+        acquired_at=starts_at,
+        renewed_at=now,
+        expires_at=now + timedelta(seconds=ask.ttl_seconds),
+        renewals=0,
+        progress=None,
+        hold_off_owner=None,
+        hold_off_until=None,
+    )
+    term = TermRow(
+        token=token,
+        unit=lease.unit,
+        run_id=lease.run_id,
+        owner=ask.owner,
+        holder=by.principal,
+        starts_at=starts_at,
+    )
+    return held, term
+
+
+def renew(
+    lease: LeaseRow | None, term: TermRow | None, ask: RenewLease, *, by: Caller, now: datetime
+) -> LeaseRow:
+    """Give the holder `ask.ttl_seconds` more from `now`; never adds to what is left.
+
+    now: the database's clock, read after the row was locked.
+    Refuses LeaseLost when the token has been superseded or the time is up, even if nobody took
+    the unit since: only a new acquire, with a higher token, may start again.
+    """
+    held = check_holder(lease, term, ask.unit, ask.token, by=by, now=now)
+    if not held.live(now):
+        raise LeaseLost(
+            "the lease ran out before it was renewed", current=held.facts(now), reason="expired"
+        )
+    return replace(
+        held,
+        ttl_seconds=ask.ttl_seconds,
+        renewed_at=now,
+        expires_at=now + timedelta(seconds=ask.ttl_seconds),
+        renewals=held.renewals + 1,
+        progress=ask.progress.text if ask.progress else held.progress,
+    )
+
+
+def check_holder(
+    lease: LeaseRow | None,
+    term: TermRow | None,
+    unit: str,
+    token: int,
+    *,
+    by: Caller,
+    now: datetime,
+) -> LeaseRow:
+    """The lease, if `token` is its current one and was given to this caller; else LeaseLost.
+
+    term: what is known of the token, so that the refusal can say how it ended.
+    """
+    if lease is not None and lease.token == token and lease.holder == by.principal:
+        return lease
+    reason, detail = _why_lost(lease, term, unit, token)
+    facts = lease.facts(now) if lease else {"unit": unit, "owner": None}
+    ended_by = term.ended_by if term and reason == "reclaimed" else None
+    why = term.reason if term and reason == "reclaimed" else None
+    raise LeaseLost(detail, current=facts, reason=reason, by=ended_by, why=why)
+
+
+def _why_lost(
+    lease: LeaseRow | None, term: TermRow | None, unit: str, token: int
+) -> tuple[str, str]:
+    if term is None or term.unit != unit or (lease is not None and lease.token == token):
+        return "unknown", f"token {token} was never given to this caller for {unit}"
+    if term.ended == "reclaimed":
+        return "reclaimed", f"reclaimed by {term.ended_by}: {term.reason}"
+    if term.ended in ("released", "run-terminal"):
+        return term.ended, f"the lease under token {token} ended: {term.ended}"
+    owner = lease.owner if lease else None
+    return "taken", f"the lease ran out and {owner or 'another worker'} took {unit}"
+
+
+def close(
+    lease: LeaseRow,
+    term: TermRow,
+    ended: str,
+    *,
+    now: datetime,
+    ended_by: str | None = None,
+    reason: str | None = None,
+) -> tuple[LeaseRow, TermRow]:
+    """End the current term: the unit is free. A lapsed lease ended when it ran out.
+
+    ended: lapsed, released, reclaimed or run-terminal. A term lasts at least a microsecond.
+    """
+    expires_at = lease.expires_at or now
+    ends_at = max(min(now, expires_at), term.starts_at + SHORTEST_TERM)
+    closed = replace(
+        term,
+        ends_at=ends_at,
+        renewals=lease.renewals,
+        ended=ended,
+        ended_by=ended_by,
+        reason=reason,
+    )
+    free = replace(
+        lease, owner=None, holder=None, token=None, expires_at=None, term_ended_at=ends_at
+    )
+    return free, closed
+
+
+def check_reclaim(
+    lease: LeaseRow | None, ask: ReclaimLease, *, by: Caller, now: datetime
+) -> LeaseRow:
+    """The lease, if it is what the operator saw and may be taken.
+
+    Raises HolderChanged, LeaseHeld (live, without force), NotAllowed (force needs override).
+    """
+    by.need("operate")
+    seen = (ask.expected_token, ask.expected_owner)
+    if lease is None or (lease.token, lease.owner) != seen:
+        facts = lease.facts(now) if lease else {"unit": ask.unit, "owner": None, "token": None}
+        raise HolderChanged(_who_holds(ask, facts["owner"], facts["token"]), current=facts)
+    if lease.live(now):
+        if not ask.force:
+            raise LeaseHeld(
+                f"{lease.owner} still renews: taking a live lease needs force",
+                current=lease.facts(now),
+                owner=lease.owner,
+                expires_in_ms=lease.expires_in_ms(now),
+                retry_after_ms=lease.expires_in_ms(now),
+            )
+        by.need("override")
+    return lease
+
+
+def _who_holds(ask: ReclaimLease, owner: str | None, token: int | None) -> str:
+    saw = f"you saw {ask.expected_owner} with token {ask.expected_token}"
+    return f"{saw}; now {owner} holds it with token {token}" if owner else f"{saw}; now it is free"
+
+
+def hold_off(lease: LeaseRow, owner: str | None, *, seconds: int, now: datetime) -> LeaseRow:
+    """Keep the worker that was just put off the unit from coming back for `seconds`."""
+    return replace(lease, hold_off_owner=owner, hold_off_until=now + timedelta(seconds=seconds))
