@@ -47,9 +47,7 @@ def icon(name: str, label: str = "") -> SafeString:
             label,
             name,
         )
-    return format_html(
-        '<svg class="icon" aria-hidden="true"><use href="#i-{}"></use></svg>', name
-    )
+    return format_html('<svg class="icon" aria-hidden="true"><use href="#i-{}"></use></svg>', name)
 
 
 @register.simple_tag

@@ -1,0 +1,137 @@
+"""The filter of the run list: one text in the address, read and written here alone.
+
+`status:running,paused worker:w-3 -tag:nightly since:2h "audit checkout"`: clauses of different
+fields must all hold, values of one clause are alternatives, `-` turns a clause round, loose words
+are looked for in key, task and owner. What is not understood is said, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from agentstate.store.states import TERMINAL, Status
+
+LENGTH_MAX = 1_000
+VALUES_MAX = 20
+LEASE_STATES = ("live", "lapsed", "free")
+LIVE = tuple(str(status) for status in Status if status not in TERMINAL)
+UNITS = {"m": 60, "h": 3600, "d": 86_400}
+ALIASES = {"worker": "owner", "run": "key"}
+FIELDS = ("status", "task", "key", "owner", "tag", "lease", "since", "budget")
+
+_PART = re.compile(r'(?P<sign>-?)(?:(?P<field>[A-Za-z_.]+):)?(?P<value>"[^"]*"?|[^\s"]+)')
+_SINCE = re.compile(r"(\d{1,5})([mhd])")
+_BUDGET = re.compile(r">(\d{1,3})%?")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One condition. field "" is a loose word; problem says why it cannot be used, if so."""
+
+    field: str
+    values: tuple[str, ...]
+    negated: bool = False
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        value = ",".join(_quoted(value) for value in self.values)
+        return f"{'-' if self.negated else ''}{self.field + ':' if self.field else ''}{value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    clauses: tuple[Clause, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return " ".join(clause.text for clause in self.clauses)
+
+    @property
+    def problems(self) -> list[Clause]:
+        return [clause for clause in self.clauses if clause.problem]
+
+    def values(self, field: str) -> tuple[str, ...]:
+        """What a field is asked to be, over all its clauses that are not turned round."""
+        found = [c.values for c in self.clauses if c.field == field and not c.negated]
+        return tuple(value for values in found for value in values)
+
+    def without(self, *fields: str) -> Filter:
+        return replace(self, clauses=tuple(c for c in self.clauses if c.field not in fields))
+
+    def dropping(self, index: int) -> Filter:
+        return replace(self, clauses=self.clauses[:index] + self.clauses[index + 1 :])
+
+    def with_only(self, field: str, *values: str) -> Filter:
+        """The same filter with this field asked to be just that (nothing: not asked at all)."""
+        rest = self.without(field)
+        return replace(rest, clauses=(Clause(field, values), *rest.clauses)) if values else rest
+
+
+def parse(text: str) -> Filter:
+    """Read a filter. Never raises: a part that is not understood is a clause with a problem."""
+    if len(text) > LENGTH_MAX:
+        return Filter((Clause("", (text[:40] + "…",), problem=f"longer than {LENGTH_MAX}"),))
+    return Filter(tuple(_clause(part) for part in _PART.finditer(text)))
+
+
+def seconds(since: str) -> int:
+    """The span of a `since` value that was found good."""
+    found = _SINCE.fullmatch(since)
+    assert found is not None
+    return int(found[1]) * UNITS[found[2]]
+
+
+def span(since: str) -> timedelta:
+    return timedelta(seconds=seconds(since))
+
+
+def budget_percent(value: str) -> int:
+    found = _BUDGET.fullmatch(value)
+    assert found is not None
+    return int(found[1])
+
+
+def _clause(part: re.Match[str]) -> Clause:
+    raw = part["value"]
+    values = (raw.strip('"'),) if raw.startswith('"') else tuple(v for v in raw.split(",") if v)
+    if part["field"] is None:
+        word = part["sign"] + raw if not raw.startswith('"') else raw.strip('"')
+        return Clause("", (word,), problem=_storable(word))
+    field = ALIASES.get(part["field"].lower(), part["field"].lower())
+    clause = Clause(field, values, negated=part["sign"] == "-")
+    return replace(clause, problem=_problem(clause))
+
+
+def _problem(clause: Clause) -> str:
+    if clause.field not in FIELDS:
+        return f"no such field; there are {', '.join(FIELDS)}"
+    if not clause.values or len(clause.values) > VALUES_MAX:
+        return f"1 to {VALUES_MAX} values"
+    return next((p for value in clause.values if (p := _wrong(clause.field, value))), "")
+
+
+def _wrong(field: str, value: str) -> str:
+    if field == "status" and value not in {*Status, "live", "ended"}:
+        return f"one of {', '.join(Status)}, live, ended"
+    if field == "lease" and value not in LEASE_STATES:
+        return f"one of {', '.join(LEASE_STATES)}"
+    if field == "since" and not (_SINCE.fullmatch(value) and 0 < seconds(value) <= 3650 * 86_400):
+        return "a span such as 30m, 2h or 7d"
+    if field == "budget" and not _BUDGET.fullmatch(value):
+        return "a share such as >80%"
+    return _storable(value)
+
+
+def _storable(value: str) -> str:
+    return (
+        "no U+0000 and no half of a surrogate pair" if re.search("[\0\ud800-\udfff]", value) else ""
+    )
+
+
+def _quoted(value: str) -> str:
+    plain = re.fullmatch(r'[^\s",]+', value) and not re.match(r"-?[A-Za-z_.]+:", value)
+    return value if plain else f'"{value}"'

@@ -1,0 +1,243 @@
+"""One run's whole story: head, events, terms of ownership, refusals, budgets, what operators did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from agentstate.store.models import (
+    Budget,
+    BudgetEntry,
+    Event,
+    Lease,
+    LeaseTerm,
+    OperatorAction,
+    Refusal,
+    Run,
+)
+
+EVENTS_SHOWN = 200
+PREVIEW_CHARS = 600
+# A payload that takes more than this on disk is not opened for a list.
+PREVIEW_STORED_OCTETS_MAX = 32 * 1024
+ROWS_SHOWN = 100
+TERMS_SHOWN = 200
+REFUSALS_DRAWN = 500
+MARKS_EXACT = 2_000
+MARK_SLOTS = 480
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """An event as a row. preview None: too large to be opened here; octets: at least, then."""
+
+    seq: int
+    at: datetime
+    type: str
+    origin: str
+    token: int | None
+    actor: str
+    preview: str | None
+    octets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """origin: worker, store or "" (both); type: how it begins."""
+
+    origin: str = ""
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Events in order; earlier, later: whether there are more on either side."""
+
+    lines: list[EventLine]
+    earlier: bool
+    later: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Events of one token that are drawn as one: `count` from `first_seq` on."""
+
+    at: datetime
+    token: int | None
+    origin: str
+    type: str
+    first_seq: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    run: Run
+    lease: Lease | None
+    budgets: list[Budget]
+    parent_key: str | None
+    now: datetime
+
+    @property
+    def held(self) -> bool:
+        return self.lease is not None and self.lease.token is not None
+
+    @property
+    def live(self) -> bool:
+        return is_live(self.lease, self.now)
+
+
+def is_live(lease: Lease | None, now: datetime) -> bool:
+    """Held at `now`. At the expiry itself it is over."""
+    return (
+        lease is not None
+        and lease.token is not None
+        and lease.expires_at is not None
+        and now < lease.expires_at
+    )
+
+
+def read_head(key: str, *, now: datetime) -> Head | None:
+    run = Run.objects.select_related("parent").filter(key=key).first()
+    if run is None:
+        return None
+    return Head(
+        run=run,
+        lease=Lease.objects.filter(unit=f"run:{key}").first(),
+        budgets=list(Budget.objects.filter(run=run).order_by("name")),
+        parent_key=run.parent.key if run.parent else None,
+        now=now,
+    )
+
+
+def nearest_keys(key: str, *, limit: int = 5) -> list[str]:
+    """Runs whose keys begin as this one does, the longest common beginning first."""
+    for length in range(len(key), 0, -max(1, len(key) // 6)):
+        found = Run.objects.filter(key__startswith=key[:length]).order_by("-created_at")
+        if keys := list(found.values_list("key", flat=True)[:limit]):
+            return keys
+    return []
+
+
+# The size of a large payload is what it takes on disk (compressed): opening it for its length
+# would read all of it.
+EVENTS = """
+SELECT seq, at, type, origin, token, actor,
+    CASE WHEN pg_column_size(data) <= %(stored)s THEN left(data::text, %(chars)s) END,
+    CASE WHEN pg_column_size(data) <= %(stored)s THEN octet_length(data::text)
+        ELSE pg_column_size(data) END
+FROM agentstate_event
+WHERE run_id = %(run)s AND seq > %(after)s AND seq < %(before)s
+    AND (%(origin)s = '' OR origin = %(origin)s)
+    AND (%(type)s = '' OR starts_with(type, %(type)s))
+"""
+EVENTS_UP = EVENTS + "ORDER BY seq LIMIT %(limit)s"
+EVENTS_DOWN = EVENTS + "ORDER BY seq DESC LIMIT %(limit)s"
+NEVER = 2**63 - 1
+
+
+def read_events(
+    run: UUID,
+    *,
+    wanted: EventFilter = EventFilter(),
+    after: int | None = None,
+    before: int | None = None,
+    limit: int = EVENTS_SHOWN,
+) -> EventPage:
+    """A page of events in order: those after a number, those before one, or the newest."""
+    facts: dict[str, Any] = {
+        "run": run,
+        "after": -1 if after is None else after,
+        "before": NEVER if before is None else before,
+        "origin": wanted.origin,
+        "type": wanted.type,
+        "limit": limit + 1,
+        "stored": PREVIEW_STORED_OCTETS_MAX,
+        "chars": PREVIEW_CHARS,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(EVENTS_DOWN if after is None else EVENTS_UP, facts)
+        rows = [_event_line(row) for row in cursor.fetchall()]
+    more, rows = len(rows) > limit, rows[:limit]
+    if after is None:
+        rows.reverse()
+        return EventPage(lines=rows, earlier=more, later=before is not None)
+    return EventPage(lines=rows, earlier=after > 0, later=more)
+
+
+def _event_line(row: tuple[Any, ...]) -> EventLine:
+    seq, at, type_, origin, token, actor, text, octets = row
+    return EventLine(
+        seq=seq,
+        at=at,
+        type=type_,
+        origin=origin,
+        token=token,
+        actor=actor,
+        preview=text,
+        octets=octets,
+    )
+
+
+def read_event(run: UUID, seq: int) -> Event | None:
+    return Event.objects.filter(run_id=run, seq=seq).first()
+
+
+# Exact for a run of ordinary length; for a long one, as many slots as can be told apart on screen.
+MARKS = """
+SELECT at, token, origin, type, seq, 1 FROM agentstate_event WHERE run_id = %(run)s ORDER BY seq
+"""
+MARK_BINS = """
+SELECT min(at), token, origin, min(type), min(seq), count(*)
+FROM agentstate_event WHERE run_id = %(run)s
+GROUP BY token, origin, floor(extract(epoch FROM at - %(start)s::timestamptz) / %(slot)s)
+ORDER BY min(seq)
+"""
+
+
+def read_marks(run: Run, *, now: datetime) -> list[Mark]:
+    """The events of a run for its timeline, at most a few hundred marks for a long run."""
+    end = run.ended_at or now
+    slot = max((end - run.created_at).total_seconds() / MARK_SLOTS, 0.001)
+    facts = {"run": run.id, "start": run.created_at, "slot": slot}
+    with connection.cursor() as cursor:
+        cursor.execute(MARKS if run.last_seq <= MARKS_EXACT else MARK_BINS, facts)
+        return [
+            Mark(at=at, token=token, origin=origin, type=type_, first_seq=seq, count=count)
+            for at, token, origin, type_, seq, count in cursor.fetchall()
+        ]
+
+
+def read_terms(unit: str) -> list[LeaseTerm]:
+    """Terms of ownership, the first ones first; of very many the last 200."""
+    return list(LeaseTerm.objects.filter(unit=unit).order_by("-token")[:TERMS_SHOWN])[::-1]
+
+
+def read_refusals(run: UUID, *, limit: int = ROWS_SHOWN) -> list[Refusal]:
+    """The newest commands that were refused on this run, newest first."""
+    return list(Refusal.objects.filter(run_id=run).order_by("-id")[:limit])
+
+
+def read_actions(run: UUID) -> list[OperatorAction]:
+    return list(OperatorAction.objects.filter(run_id=run).order_by("-id")[:ROWS_SHOWN])
+
+
+def read_ledger(budgets: Iterable[Budget]) -> list[BudgetEntry]:
+    """The newest lines of these budgets, newest first."""
+    ids = [budget.id for budget in budgets]
+    lines = BudgetEntry.objects.select_related("budget").filter(budget__in=ids)
+    return list(lines.order_by("-at", "-n")[:ROWS_SHOWN])
+
+
+def count_story(run: UUID, unit: str) -> dict[str, int]:
+    """How many terms, refusals and operator actions there are, each up to 100."""
+    return {
+        "ownership": LeaseTerm.objects.filter(unit=unit)[:ROWS_SHOWN].count(),
+        "refused": Refusal.objects.filter(run_id=run)[:ROWS_SHOWN].count(),
+        "audit": OperatorAction.objects.filter(run_id=run)[:ROWS_SHOWN].count(),
+    }
