@@ -142,6 +142,7 @@ class _History:
         self._budgets: dict[str, dict[str, Any]] = {}
         self._entries: dict[str, list[ImportedEntry]] = {}
         self._events: list[ImportedEvent] = []
+        self._ids: set[tuple[str, str]] = set()
 
     def take(self, row: dict[str, Any]) -> ImportRun | None:
         match row.pop("kind", None):
@@ -173,12 +174,21 @@ class _History:
         row["kind"] = row.pop("entry")  # the line has a kind of its own
         entry = ImportedEntry(**_values(ImportedEntry, row))
         _check_next("n", entry.n, self._entries[name])
+        if entry.kind == "spend":
+            self._take_id(f"entries of {name}", entry.id)
         self._entries[name].append(entry)
 
     def _take_event(self, row: dict[str, Any]) -> None:
         event = ImportedEvent(**_values(ImportedEvent, row))
         _check_next("seq", event.seq, self._events)
+        self._take_id("events", event.id)
         self._events.append(event)
+
+    def _take_id(self, among: str, id: str | None) -> None:
+        if (among, id or "") in self._ids:
+            raise _Wrong(f"id: {id} is there twice among the {among}")
+        if id is not None:
+            self._ids.add((among, id))
 
     def _end(self, row: dict[str, Any]) -> ImportRun:
         entries = sum(len(lines) for lines in self._entries.values())

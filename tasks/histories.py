@@ -61,6 +61,15 @@ def rehearsed(draft: RunDraft, *, name: str) -> ImportRun:
     )
 
 
+def check_history(run: ImportRun, *, name: str) -> None:
+    """Raises UnreadableFile where a history contradicts itself; the store would refuse it."""
+    try:
+        decide(run, Draft(Facts(now=_NO_TIME, new_id=_ids())), by=SYSTEM, request_id=None)
+    except Refusal as refused:
+        place = f"run {run.key}"
+        raise UnreadableFile(name=name, place=place, reason=refused.detail) from None
+
+
 def history(
     run: RunRow,
     *,

@@ -41,27 +41,16 @@ def read_samples(*, warn: Callable[[str], None]) -> tuple[RunDraft, ...]:
     ]:
         try:
             found.extend(read_drafts(path))
-        except (UnreadableFile, OSError) as wrong:
-            warn(f"sample left out: {wrong}")
+        except (UnreadableFile, OSError, UnicodeDecodeError) as wrong:
+            warn(f"sample {path.name} left out: {wrong}")
     return tuple(found)
 
 
 def read_drafts(path: Path) -> tuple[RunDraft, ...]:
     """The drafts of one file; histories in it are left out, they have happened already."""
-    text = read_text(path)
+    text = path.read_bytes().decode("utf-8")
     if path.suffix == ".traj":
         return (read_trajectory(text=text, name=path.name),)
     return tuple(
         run for run in read_archive(text=text, name=path.name) if isinstance(run, RunDraft)
     )
-
-
-def read_text(path: Path) -> str:
-    """A file's UTF-8 text with its line ends as they are. Raises UnreadableFile naming the line."""
-    raw = path.read_bytes()
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as wrong:
-        line = raw.count(b"\n", 0, wrong.start) + 1
-        reason = f"not UTF-8 (byte 0x{raw[wrong.start]:02x})"
-        raise UnreadableFile(name=path.name, place=f"line {line}", reason=reason) from None

@@ -144,9 +144,12 @@ EVENT = (
     '{"kind": "event", "seq": 1, "version": 1, "type": "run.created", "origin": "store",'
     ' "data": {}}\n'
 )
+HISTORY_EVENT = EVENT.replace('"seq": 1, "version": 1', '"seq": %d, "version": 2, "id": "e-1"')
 END = '{"kind": "end", "events": 1, "entries": 0}\n'
 BUDGET = '{"kind": "budget", "name": "tokens", "unit": "tokens", "cap": 5}\n'
-ENTRY = '{"kind": "entry", "budget": "tokens", "entry": "spend", "n": 1, "amount": 2}\n'
+ENTRY = (
+    '{"kind": "entry", "budget": "tokens", "entry": "spend", "n": 1, "amount": 2, "id": "c-1"}\n'
+)
 DRAFT = '{"agentstate": 1, "kind": "draft", "key": "d", "task": "t"}\n'
 STEP = '{"kind": "step", "events": [{"type": "a.b", "data": [1.0]}]}\n'
 DONE = '{"kind": "end", "status": "completed"}\n'
@@ -200,6 +203,14 @@ def test_what_people_write_by_hand_is_a_draft():
         (
             HEADER + EVENT.replace('"data": {}', '"data": {}, "at": "2026-03-04T05:06:07"'),
             "line 2: at: an RFC 3339 time with its offset",
+        ),
+        (
+            HEADER + EVENT + (HISTORY_EVENT % 2) + (HISTORY_EVENT % 3),
+            "line 4: id: e-1 is there twice among the events",
+        ),
+        (
+            HEADER + BUDGET + ENTRY + ENTRY.replace('"n": 1', '"n": 2'),
+            "line 4: id: c-1 is there twice among the entries of tokens",
         ),
         (HEADER + BUDGET + BUDGET, "line 3: the budget tokens is there twice"),
         (HEADER + BUDGET.replace("5", "5.5"), "line 2: cap: a whole number from 0"),

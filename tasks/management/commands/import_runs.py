@@ -1,0 +1,73 @@
+"""`./run import FILE…`: bring runs in from trajectories and JSON lines."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from agentstate.store.errors import Refusal
+from tasks.drafts import UnreadableFile
+from tasks.transfer import (
+    Renaming,
+    RunFile,
+    files_of,
+    keys_in_the_way,
+    read_file,
+    write_file,
+)
+
+
+class Command(BaseCommand):
+    help = (
+        "Bring runs in from files: trajectories of SWE-agent (.traj, .json) and JSON lines of our "
+        "own format (any other name); a folder means all of these in it. Every file is read and "
+        "checked before anything is written. docs/formats.md has both formats."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("paths", nargs="+", type=Path, metavar="FILE")
+        named = parser.add_mutually_exclusive_group()
+        named.add_argument("--as", dest="key", metavar="KEY", help="the key of the only run")
+        named.add_argument(
+            "--rename", dest="prefix", default="", metavar="PREFIX", help="goes before every key"
+        )
+        parser.add_argument(
+            "--check", action="store_true", help="read and check only; write nothing"
+        )
+
+    def handle(
+        self, *, paths: list[Path], key: str | None, prefix: str, check: bool, **_: Any
+    ) -> None:
+        try:
+            renaming = Renaming(key=key, prefix=prefix)
+            files = [read_file(path, renaming=renaming) for path in files_of(paths)]
+        except UnreadableFile as wrong:
+            raise CommandError(f"{wrong}\nNothing was imported.") from None
+        runs = sum(len(file.runs) for file in files)
+        if key is not None and runs > 1:
+            raise CommandError(f"--as names one run, the files hold {runs}. Nothing was imported.")
+        if taken := keys_in_the_way(files):
+            raise CommandError(
+                f"there is a run with this key already: {', '.join(taken)}. Nothing was imported;"
+                " --as KEY or --rename PREFIX gives other keys."
+            )
+        if check:
+            self.stdout.write(f"{runs} runs in {len(files)} files can be imported.")
+            return
+        for file in files:
+            self._write(file)
+
+    def _write(self, file: RunFile) -> None:
+        refused = []
+        for run, outcome in write_file(file):
+            if isinstance(outcome, Refusal):
+                refused.append(f"{file.name}: run {run.key}: {outcome.detail}")
+            else:
+                self.stdout.write(
+                    f"{run.key}  {outcome.status}  {outcome.last_seq} events  from {file.name}"
+                )
+        if refused:
+            raise CommandError("\n".join([*refused, "These runs were not imported."]))

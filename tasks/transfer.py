@@ -1,0 +1,152 @@
+"""Runs from files into the store and back: read and check everything, then write each file at once.
+
+Nothing is written before every file has been read, rehearsed with the store's rules and found to
+have free keys; the runs of one file go in as one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from django.db import connection, transaction
+
+from agentstate.store.callers import SCOPES, Caller
+from agentstate.store.commands import ImportRun, RunCreated
+from agentstate.store.errors import Refusal
+from agentstate.store.execute import BATCH, Ask, execute_all
+from agentstate.store.models import Budget, BudgetEntry, Event, Run
+from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
+from agentstate.store.rules import names
+from tasks.archive import read_archive, run_lines
+from tasks.drafts import RunDraft, UnreadableFile
+from tasks.histories import check_history, history, rehearsed
+from tasks.trajectories import read_trajectory
+
+TRAJECTORY_SUFFIXES = frozenset({".traj", ".json"})
+IMPORTER = Caller(kind="system", name="import", scopes=frozenset(SCOPES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFile:
+    """A file whose runs have all been checked."""
+
+    name: str
+    runs: tuple[ImportRun, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renaming:
+    """Keys to use instead of those in the files: `key` for the only run, or a prefix for all."""
+
+    key: str | None = None
+    prefix: str = ""
+
+    def of(self, key: str) -> str:
+        return names.check_run_key("key", self.key or f"{self.prefix}{key}")
+
+
+def read_file(path: Path, *, renaming: Renaming = Renaming()) -> RunFile:
+    """The runs of a file, checked as far as the store's rules reach. Raises UnreadableFile."""
+    name = str(path)
+    text = read_text(path)
+    found = (
+        (read_trajectory(text=text, name=name),)
+        if path.suffix in TRAJECTORY_SUFFIXES
+        else read_archive(text=text, name=name)
+    )
+    if len(found) > BATCH:
+        raise UnreadableFile(name=name, place="file", reason=f"at most {BATCH} runs in a file")
+    return RunFile(name=name, runs=tuple(_renamed(run, renaming, name) for run in found))
+
+
+def _renamed(run: RunDraft | ImportRun, renaming: Renaming, name: str) -> ImportRun:
+    if isinstance(run, RunDraft):
+        run = rehearsed(run, name=name)
+    try:
+        renamed = replace(run, key=renaming.of(run.key))
+    except Refusal as wrong:
+        raise UnreadableFile(name=name, place=f"run {run.key}", reason=wrong.detail) from None
+    check_history(renamed, name=name)
+    return renamed
+
+
+def read_text(path: Path) -> str:
+    """A file's UTF-8 text with its line ends as they are. Raises UnreadableFile."""
+    name = str(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as wrong:
+        raise UnreadableFile(name=name, place="file", reason=str(wrong.strerror)) from None
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        line = raw.count(b"\n", 0, wrong.start) + 1
+        reason = f"not UTF-8 (byte 0x{raw[wrong.start]:02x})"
+        raise UnreadableFile(name=name, place=f"line {line}", reason=reason) from None
+
+
+def keys_in_the_way(files: Sequence[RunFile]) -> list[str]:
+    """Keys that exist already, or that two files bring."""
+    keys = [run.key for file in files for run in file.runs]
+    stored = set(Run.objects.filter(key__in=keys).values_list("key", flat=True))
+    return sorted(key for key in set(keys) if key in stored or keys.count(key) > 1)
+
+
+def write_file(file: RunFile) -> list[tuple[ImportRun, RunCreated | Refusal]]:
+    """Import the runs of a file in one transaction; each with what came of it."""
+    outcomes = execute_all([Ask(command=run, by=IMPORTER) for run in file.runs])
+    return list(zip(file.runs, outcomes, strict=True))  # type: ignore[arg-type]
+
+
+def export(keys: Sequence[str]) -> Iterator[tuple[str, Iterator[str]]]:
+    """Each run as its key and its lines, all from one snapshot. Raises Run.DoesNotExist first."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        runs = [_one(key) for key in keys]
+        for run in runs:
+            yield run.key, run_lines(_history(run))
+
+
+def _one(key: str) -> RunRow:
+    found = Run.objects.filter(key=key).values(*_columns(RunRow)).first()
+    if found is None:
+        raise Run.DoesNotExist(f"there is no run {key}")
+    return RunRow(**found | {"tags": tuple(found["tags"])})
+
+
+def _history(run: RunRow) -> ImportRun:
+    budgets = Budget.objects.filter(run_id=run.id).order_by("name").values(*_columns(BudgetRow))
+    entries = (
+        BudgetEntry.objects.filter(budget__run_id=run.id)
+        .order_by("budget_id", "n")
+        .values(*_columns(EntryRow))
+    )
+    events = Event.objects.filter(run_id=run.id).order_by("seq").values(*_columns(EventRow))
+    return history(
+        run,
+        events=(EventRow(**row) for row in events.iterator()),
+        budgets=[BudgetRow(**row) for row in budgets],
+        entries=(EntryRow(**row) for row in entries.iterator()),
+    )
+
+
+def _columns(row: type[Any]) -> list[str]:
+    return [field.name for field in fields(row)]
+
+
+def files_of(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files themselves, and of a folder the trajectories and JSON lines in it, by name."""
+    for path in paths:
+        if path.is_dir():
+            found = [p for p in sorted(path.iterdir()) if p.suffix in {".traj", ".jsonl"}]
+            if not found:
+                raise UnreadableFile(
+                    name=str(path), place="folder", reason="holds no .traj and no .jsonl file"
+                )
+            yield from found
+        else:
+            yield path
