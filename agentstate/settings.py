@@ -53,6 +53,7 @@ INSTALLED_APPS = [
     "agentstate.store",
     "agentstate.api",
     "dashboard",
+    "tasks",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
