@@ -144,11 +144,11 @@ class EmbeddedPostgres:
         started, since = False, time.monotonic()
         while True:
             waited = time.monotonic() - since
+            if self.give_up():
+                raise EmbeddedFailure("interrupted while PostgreSQL was starting")
             state = self._ready()
             if state == READY:
                 return started
-            if self.give_up():
-                raise EmbeddedFailure("interrupted while PostgreSQL was starting")
             if waited > (RECOVERY_SECONDS if state == STARTING else NO_ANSWER_SECONDS):
                 raise EmbeddedFailure(f"PostgreSQL does not answer; see {self.log}")
             if state != STARTING and not self._is_coming_up():

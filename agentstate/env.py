@@ -5,10 +5,12 @@ error is one clear line at start and never a surprise at night. An empty variabl
 """
 
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 YES = frozenset({"1", "true", "yes", "on"})
+WHOLE = re.compile(r"-?[0-9]{1,18}")
 NO = frozenset({"0", "false", "no", "off"})
 
 
@@ -55,10 +57,8 @@ def integer(name: str, *, default: int, at_least: int, at_most: int) -> int:
     if not value:
         return default
     rule = f"a whole number from {at_least} to {at_most}"
-    # isascii: int() also takes digits of other scripts, and underscores.
-    if not (value.isascii() and value.lstrip("-").isdigit() and len(value) < 20):
-        raise BadSetting(name, value, rule)
-    if not at_least <= int(value) <= at_most:
+    # Not left to int(), which also takes underscores, blanks and digits of other scripts.
+    if not WHOLE.fullmatch(value) or not at_least <= int(value) <= at_most:
         raise BadSetting(name, value, rule)
     return int(value)
 

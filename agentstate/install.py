@@ -79,12 +79,17 @@ def install(kind: str) -> None:
     if not runs():
         shutil.rmtree(VENV, ignore_errors=True)
     count = len(re.findall(r"^[A-Za-z0-9].*==", LOCKS[kind].read_text(), re.MULTILINE))
-    version = ".".join(map(str, sys.version_info[:2]))
-    say(f"Python {version} found · installing {count} packages …")
+    say(f"Python {version()} found · installing {count} packages …")
     uv = find_uv()
     if not (uv and install_with_uv(uv, LOCKS[kind])):
         install_with_pip(LOCKS[kind])
     STAMP.write_text(mark(kind) + "\n")
+
+
+def version() -> str:
+    """3.13, say, of the venv that there is, or of this Python, of which one will be made."""
+    ask = "import sys; print(*sys.version_info[:2], sep='.')"
+    return run(PYTHON if runs() else sys.executable, "-I", "-c", ask).stdout.strip()
 
 
 def find_uv() -> str | None:

@@ -23,6 +23,9 @@ def parse(url: str) -> dict[str, str]:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
     except ProgrammingError:
         raise env.BadSetting("DATABASE_URL", url, rule, secret=True) from None
+    ports = parts.get("port", "5432").split(",")  # one for each of several hosts
+    if not all(port.isascii() and port.isdigit() for port in ports):
+        raise env.BadSetting("DATABASE_URL", url, rule, secret=True)
     if "dbname" not in parts:
         raise env.BadSetting("DATABASE_URL", url, rule + ", with a database name", secret=True)
     return parts

@@ -12,7 +12,7 @@ from agentstate.embedded import EmbeddedPostgres
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# Embedded data, the secret key, collected static files. Back it up as a whole, or use DATABASE_URL.
+# Embedded data, the secret key, logs.
 AGENTSTATE_HOME = env.path("AGENTSTATE_HOME", default=BASE_DIR / "var")
 
 # What this process is; shown as application_name in pg_stat_activity, so that one can tell whose
@@ -141,8 +141,7 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TIMEZONE = "UTC"
 
 STATIC_URL = "/static/"
-STATIC_ROOT = AGENTSTATE_HOME / "static"
-# Found in the packages themselves: a start needs no collectstatic.
+# Found where the apps keep them: a start needs no collectstatic, and nothing is ever out of date.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_MAX_AGE = 60
 STORAGES = {

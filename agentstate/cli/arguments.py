@@ -111,7 +111,7 @@ def add_serve(commands: Commands) -> None:
 def add_address(command: argparse.ArgumentParser) -> None:
     port = whole(0, 65_535)
     command.add_argument("--port", type=port, default=8000, metavar="N",
-                         help="the port of console and API (default 8000; 0: a free one)")  # fmt: skip
+                         help="of console and API (default 8000; 0 takes a free one)")  # fmt: skip
     command.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
                          help="the address to listen on (default 127.0.0.1: this machine only; "
                               "for another, also set AGENTSTATE_HOSTS)")  # fmt: skip

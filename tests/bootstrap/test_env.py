@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from agentstate import env
+
+
+@pytest.fixture
+def given(monkeypatch):
+    def give(value: str) -> None:
+        monkeypatch.setenv("AGENTSTATE_X", value)
+
+    return give
+
+
+def refusal_of(read) -> str:
+    with pytest.raises(env.BadSetting) as refused:
+        read()
+    return str(refused.value)
+
+
+def test_a_variable_that_is_not_set_or_empty_has_its_default(given):
+    assert env.integer("AGENTSTATE_X", default=7, at_least=1, at_most=9) == 7
+    given("  ")
+    assert env.integer("AGENTSTATE_X", default=7, at_least=1, at_most=9) == 7
+    assert env.text("AGENTSTATE_X", default="d") == "d"
+    assert env.flag("AGENTSTATE_X", default=True) is True
+    assert env.folder("AGENTSTATE_X") is None
+    assert env.words("AGENTSTATE_X", default=("a",)) == ["a"]
+
+
+@pytest.mark.parametrize("value", ["0", "10", "x", "1.5", "1e1", "1_0", "٣", "--3", "9" * 30])
+def test_a_number_out_of_bounds_is_refused_with_name_value_and_rule(given, value):
+    given(value)
+    told = refusal_of(lambda: env.integer("AGENTSTATE_X", default=7, at_least=1, at_most=9))
+    assert told == f"AGENTSTATE_X is {value!r}, but must be a whole number from 1 to 9"
+
+
+def test_seconds_say_so_in_the_refusal(given):
+    given("x")
+    told = refusal_of(lambda: env.seconds("AGENTSTATE_X", default=7, at_least=1, at_most=9))
+    assert told == "AGENTSTATE_X is 'x', but must be a whole number of seconds from 1 to 9"
+
+
+def test_bounds_are_included_and_may_be_negative(given):
+    given("-3")
+    assert env.integer("AGENTSTATE_X", default=0, at_least=-3, at_most=9) == -3
+
+
+@pytest.mark.parametrize(("value", "meant"), [("1", True), ("YES", True), ("off", False)])
+def test_a_flag_takes_the_usual_spellings(given, value, meant):
+    given(value)
+    assert env.flag("AGENTSTATE_X", default=not meant) is meant
+
+
+def test_a_flag_refuses_anything_else(given):
+    given("maybe")
+    assert "1, true, yes, on" in refusal_of(lambda: env.flag("AGENTSTATE_X", default=True))
+
+
+def test_a_secret_is_never_shown(given):
+    given("hunter2")
+    told = refusal_of(lambda: env.text("AGENTSTATE_X", secret=True, at_least=32))
+    assert "hunter2" not in told
+    assert told == "AGENTSTATE_X is (not shown), but must be at least 32 characters long"
+
+
+def test_a_choice_names_what_there_is(given):
+    given("c")
+    told = refusal_of(lambda: env.choice("AGENTSTATE_X", default="a", among=("b", "a")))
+    assert told.endswith("must be one of a, b")
+
+
+def test_a_path_is_made_absolute(given, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    given("a/../b c")
+    assert env.path("AGENTSTATE_X", default=Path("/")) == tmp_path / "b c"
+
+
+def test_a_folder_must_exist(given, tmp_path):
+    given(str(tmp_path / "none"))
+    assert "an existing folder" in refusal_of(lambda: env.folder("AGENTSTATE_X"))
+
+
+@pytest.mark.parametrize("value", ["console.example.org", "https://example.org/path", "ftp://x"])
+def test_an_origin_has_a_scheme_and_no_path(given, value):
+    given(f"https://a.example,{value}")
+    assert value in refusal_of(lambda: env.origins("AGENTSTATE_X"))
