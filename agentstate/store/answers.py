@@ -87,4 +87,4 @@ def _load(hint: Any, value: Any) -> Any:
         return UUID(value)
     if hint is RawJSON:
         return RawJSON(json.dumps(value))
-    return _load_dataclass(hint, value) if is_dataclass(hint) else value
+    return _load_dataclass(hint, value) if isinstance(hint, type) and is_dataclass(hint) else value

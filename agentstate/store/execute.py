@@ -42,8 +42,6 @@ from agentstate.store.rules.draft import Draft, Facts
 LOCK_TIMEOUT = "3s"
 TRIES = 4
 BATCH = 200
-# Runs that a claim looks at beyond its limit: some may have used up their attempts.
-CLAIM_SPARE = 5
 
 log = logging.getLogger(__name__)
 
@@ -285,7 +283,7 @@ class _Batch:
                 "task": command.task,
                 "tag": command.tag,
                 "owner": command.owner,
-                "limit": command.limit + CLAIM_SPARE,
+                "limit": command.limit,
             }
             cursor.execute(sql.CLAIM_UNITS, wanted)
         elif isinstance(command, NoteLapsed):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
+if TYPE_CHECKING:
+    TextField = models.TextField[Any, Any]
+else:
+    TextField = models.TextField
 
-class JSONTextField(models.TextField):
+
+class JSONTextField(TextField):
     """Column type `json`, read and written as its text: every digit and space stays.
 
     Django's own JSONField is `jsonb`: it reorders names and normalises numbers.

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from json.decoder import scanstring
 from typing import Any
 from uuid import UUID
 
@@ -174,9 +173,10 @@ def _skip(text: str, at: int) -> int:
 
 def _scan_string(text: str, at: int) -> tuple[str, int]:
     try:
-        return scanstring(text, at, True)
+        value, end = _STRICT.raw_decode(text, at - 1)
     except json.JSONDecodeError as wrong:
         raise Malformed(wrong.msg, position=wrong.pos) from None
+    return str(value), end
 
 
 def _decode(text: str, at: int, path: str) -> tuple[Any, int]:

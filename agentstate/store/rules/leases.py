@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from agentstate.store.callers import Caller
 from agentstate.store.commands import AcquireLease, ReclaimLease, RenewLease
@@ -216,7 +217,7 @@ def check_reclaim(
     return lease
 
 
-def _who_holds(ask: ReclaimLease, owner: str | None, token: int | None) -> str:
+def _who_holds(ask: ReclaimLease, owner: Any, token: Any) -> str:
     saw = f"you saw {ask.expected_owner} with token {ask.expected_token}"
     return f"{saw}; now {owner} holds it with token {token}" if owner else f"{saw}; now it is free"
 

@@ -1,0 +1,215 @@
+"""Checks that re-derive everything from the events and the ledger, and report each difference.
+
+What they look for must never happen; `./run demo --seconds`, `GET …/verify` and the tests ask them.
+Read-only, one statement per check, so each is one snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection, transaction
+
+from agentstate.store.errors import NotFound
+from agentstate.store.rules.history import counters_after, status_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that does not add up. check: its name; what: run, unit or budget."""
+
+    check: str
+    what: str
+    expected: Any
+    found: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overdraft:
+    """A budget over its cap, with the ledger line that took it there (allowed, and flagged)."""
+
+    budget: str
+    cap: int
+    used: int
+    entry: int | None
+    actor: str | None
+
+
+# A run's events are 1, 2, 3 … last_seq; the last one carries the run's version.
+_SEQUENCES = """
+SELECT r.key, 'numbers 1 to ' || r.last_seq, 'numbers ' || coalesce(min(e.seq)::text, 'none')
+        || ' to ' || coalesce(max(e.seq)::text, 'none') || ', ' || count(e.seq) || ' of them'
+FROM agentstate_run r LEFT JOIN agentstate_event e ON e.run_id = r.id
+WHERE (%(run)s::text IS NULL OR r.key = %(run)s)
+GROUP BY r.id HAVING count(e.seq) <> r.last_seq OR max(e.seq) IS DISTINCT FROM r.last_seq
+    OR min(e.seq) IS DISTINCT FROM 1
+"""
+_VERSIONS = """
+SELECT r.key, r.version, e.version FROM agentstate_run r
+JOIN agentstate_event e ON e.run_id = r.id AND e.seq = r.last_seq
+WHERE e.version <> r.version AND (%(run)s::text IS NULL OR r.key = %(run)s)
+"""
+_LEDGERS = """
+SELECT coalesce(r.key || '/', '') || b.name,
+    'spent ' || coalesce(sum(e.spent), 0) || ', reserved ' || coalesce(sum(e.reserved), 0)
+        || ', lines ' || count(e.n),
+    'spent ' || b.spent || ', reserved ' || b.reserved || ', lines ' || b.entries
+FROM agentstate_budget b LEFT JOIN agentstate_budgetentry e ON e.budget_id = b.id
+LEFT JOIN agentstate_run r ON r.id = b.run_id
+WHERE %(run)s::text IS NULL OR r.key = %(run)s
+GROUP BY b.id, r.key
+HAVING coalesce(sum(e.spent), 0) <> b.spent OR coalesce(sum(e.reserved), 0) <> b.reserved
+    OR count(e.n) <> b.entries OR max(e.n) IS DISTINCT FROM nullif(b.entries, 0)
+"""
+_CAPS = """
+SELECT coalesce(r.key || '/', '') || b.name, 'at most ' || b.cap, b.spent + b.reserved
+FROM agentstate_budget b LEFT JOIN agentstate_run r ON r.id = b.run_id
+WHERE b.spent + b.reserved > b.cap AND NOT b.overdrawn
+    AND (%(run)s::text IS NULL OR r.key = %(run)s)
+"""
+_TERMS = """
+SELECT a.unit, 'terms that do not overlap', 'tokens ' || a.token || ' and ' || b.token
+FROM agentstate_leaseterm a JOIN agentstate_leaseterm b
+    ON b.unit = a.unit AND b.token > a.token AND b.held && a.held
+WHERE %(run)s::text IS NULL OR a.unit = 'run:' || %(run)s
+"""
+# Tokens only grow: a later term of a unit has a higher one.
+_TOKENS = """
+SELECT unit, 'growing tokens', before || ' before ' || token FROM (
+    SELECT unit, token, lag(token) OVER (PARTITION BY unit ORDER BY lower(held)) AS before
+    FROM agentstate_leaseterm WHERE %(run)s::text IS NULL OR unit = 'run:' || %(run)s) t
+WHERE before > token
+"""
+# Written under a token: only between its acquire and whatever ended it.
+_FENCES = """
+SELECT r.key, 'no write under token ' || a.token || ' after event ' || a.seq, 'event ' || e.seq
+FROM agentstate_run r
+JOIN agentstate_event a ON a.run_id = r.id AND a.origin = 'store'
+    AND a.type IN ('lease.acquired', 'lease.reclaimed', 'lease.released')
+JOIN agentstate_event e ON e.run_id = r.id AND e.seq > a.seq
+    AND e.token IS NOT NULL AND e.token < coalesce(
+        (a.data ->> 'spent_token')::bigint, a.token)
+WHERE %(run)s::text IS NULL OR r.key = %(run)s
+"""
+_COPIES = """
+SELECT r.key, 'owner ' || coalesce(l.owner, 'nobody') || ', token ' || coalesce(l.token::text, '-'),
+    'owner ' || coalesce(r.owner, 'nobody') || ', token ' || coalesce(r.token::text, '-')
+FROM agentstate_run r LEFT JOIN agentstate_lease l ON l.run_id = r.id
+WHERE (l.token IS DISTINCT FROM r.token OR l.owner IS DISTINCT FROM r.owner)
+    AND (%(run)s::text IS NULL OR r.key = %(run)s)
+"""
+_FEED = """
+SELECT 'feed', 'positions 1 to ' || max(position), count(*) || ' of them, from ' || min(position)
+FROM agentstate_feed HAVING count(*) <> max(position) - min(position) + 1
+"""
+_FEED_ORDER = """
+SELECT run_key, 'after ' || before, 'starts at ' || first_seq FROM (
+    SELECT run_key, run_id, first_seq, lag(last_seq) OVER (PARTITION BY run_id ORDER BY position)
+        AS before FROM agentstate_feed) f
+WHERE before IS NOT NULL AND first_seq <> before + 1
+"""
+
+CHECKS: dict[str, str] = {
+    "numbers without a hole": _SEQUENCES,
+    "version of the last event": _VERSIONS,
+    "spent is the sum of the ledger": _LEDGERS,
+    "within the cap, or flagged": _CAPS,
+    "terms never overlap": _TERMS,
+    "tokens only grow": _TOKENS,
+    "nothing from an overtaken worker": _FENCES,
+    "run and lease agree on the holder": _COPIES,
+}
+FEED_CHECKS: dict[str, str] = {
+    "feed without a hole": _FEED,
+    "feed in every run's order": _FEED_ORDER,
+}
+
+
+def verify(*, run: str | None = None) -> list[Difference]:
+    """Every difference that the checks find, for one run or for all. Empty is good.
+
+    One snapshot for all checks. Raises NotFound for an unknown run.
+    """
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return differences(run=run)
+
+
+def differences(*, run: str | None = None) -> list[Difference]:
+    """The same, in whatever transaction the caller is."""
+    checks = CHECKS if run is not None else CHECKS | FEED_CHECKS
+    found: list[Difference] = []
+    with connection.cursor() as cursor:
+        if run is not None:
+            cursor.execute("SELECT FROM agentstate_run WHERE key = %s", [run])
+            if cursor.fetchone() is None:
+                raise NotFound(f"no run {run}", run=run)
+        for name, statement in checks.items():
+            cursor.execute(statement, {"run": run})
+            found += [
+                Difference(check=name, what=what, expected=expected, found=got)
+                for what, expected, got in cursor.fetchall()
+            ]
+        found += _heads(cursor, run)
+    return found
+
+
+def verify_run(key: str) -> list[Difference]:
+    """`verify` for one run."""
+    return verify(run=key)
+
+
+def _heads(cursor: Any, run: str | None) -> list[Difference]:
+    """Status and counters, made again from the events that carry them."""
+    cursor.execute(
+        "SELECT r.key, r.status, r.counters::text, e.type, e.origin, e.data::text, e.add::text"
+        " FROM agentstate_run r JOIN agentstate_event e ON e.run_id = r.id"
+        " WHERE (%(run)s::text IS NULL OR r.key = %(run)s)"
+        " AND (e.add IS NOT NULL OR (e.origin = 'store' AND e.type LIKE 'run.%%'))"
+        " ORDER BY r.id, e.seq",
+        {"run": run},
+    )
+    found: list[Difference] = []
+    rows: list[Sequence[Any]] = []
+    for row in cursor:
+        if rows and rows[0][0] != row[0]:
+            found += _head(rows)
+            rows = []
+        rows.append(row)
+    return found + (_head(rows) if rows else [])
+
+
+def _head(rows: Sequence[Sequence[Any]]) -> list[Difference]:
+    key, status, counters_text = rows[0][:3]
+    counters = counters_after(row[6] for row in rows)
+    expected = status_after((row[3], row[4], row[5]) for row in rows)
+    found = []
+    if expected != status:
+        found.append(
+            Difference(check="status from the events", what=key, expected=expected, found=status)
+        )
+    stored = counters_after([counters_text])
+    if counters != stored:
+        found.append(
+            Difference(check="counters from the events", what=key, expected=counters, found=stored)
+        )
+    return found
+
+
+def overdrafts() -> list[Overdraft]:
+    """Budgets that are over their cap because more was really used than was held."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(r.key || '/', '') || b.name, b.cap, b.spent + b.reserved, e.n, e.actor"
+            " FROM agentstate_budget b LEFT JOIN agentstate_run r ON r.id = b.run_id"
+            " LEFT JOIN LATERAL (SELECT n, actor FROM agentstate_budgetentry e"
+            "   WHERE e.budget_id = b.id AND e.overdrawn ORDER BY n LIMIT 1) e ON true"
+            " WHERE b.spent + b.reserved > b.cap ORDER BY 1"
+        )
+        return [
+            Overdraft(budget=budget, cap=cap, used=used, entry=entry, actor=actor)
+            for budget, cap, used, entry, actor in cursor.fetchall()
+        ]

@@ -1,0 +1,130 @@
+"""How two writers of a column meet: the conflict policy of every column, in one table.
+
+The same table is shown in the docs and on screen; a test fails for a column without a line. Beside
+each policy stands who may write the column, and where its derived copies come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Policy(StrEnum):
+    FIXED = "fixed"  # written once, when the row is made
+    GUARDED = "guarded"  # legal moves only, under the fence
+    ALLOCATED = "allocated"  # given out by the store under the row's lock, never by a caller
+    ADDED = "added"  # added to in the store; never read, changed and written back by a client
+    UNION = "union"  # both writers' elements stay
+    NEWEST = "newest"  # the last write stands; losing one is harmless
+    COMPARED = "compared"  # compare-and-set when asked, else newest
+    HOLDER = "holder"  # the lease's holder alone, or whoever takes the lease
+    CAPPED = "capped"  # added under the cap, or refused
+    APPENDED = "appended"  # rows are added; a trigger refuses UPDATE and DELETE
+    DERIVED = "derived"  # a copy; can be made again from `source`
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """writers: holder, worker, operator, admin, system. source: what a copy is made again from."""
+
+    policy: Policy
+    writers: tuple[str, ...]
+    source: str = ""
+
+
+_ANY_WORKER = ("holder", "worker")
+_SYSTEM = ("system",)
+_FIXED = Line(Policy.FIXED, ("worker",))
+_APPENDED = Line(Policy.APPENDED, (*_ANY_WORKER, "operator", "system"))
+_LEASE = Line(Policy.HOLDER, ("holder", "operator", "system"))
+
+POLICY: dict[str, Line] = {
+    "run.id": _FIXED,
+    "run.key": _FIXED,
+    "run.task": _FIXED,
+    "run.parent_id": _FIXED,
+    "run.max_attempts": _FIXED,
+    "run.created_by": _FIXED,
+    "run.created_at": _FIXED,
+    "run.deadline_at": _FIXED,
+    "run.deadline_policy": _FIXED,
+    "run.retain_seconds": _FIXED,
+    "run.status": Line(Policy.GUARDED, (*_ANY_WORKER, "operator", "system"), "events run.*"),
+    "run.result": Line(Policy.GUARDED, (*_ANY_WORKER, "system"), "the terminal run.* event"),
+    "run.ended_at": Line(Policy.GUARDED, (*_ANY_WORKER, "operator", "system"), "that event's at"),
+    "run.ended_token": Line(Policy.GUARDED, (*_ANY_WORKER, "operator"), "that event's token"),
+    "run.version": Line(Policy.ALLOCATED, _SYSTEM, "the last event's version"),
+    "run.last_seq": Line(Policy.ALLOCATED, _SYSTEM, "the last event's number"),
+    "run.updated_at": Line(Policy.ALLOCATED, _SYSTEM, "the last event's at"),
+    "run.counters": Line(Policy.ADDED, _ANY_WORKER, "sum of event.add"),
+    "run.tags": Line(Policy.UNION, (*_ANY_WORKER, "operator"), "run.created, run.changed"),
+    "run.notes": Line(Policy.NEWEST, (*_ANY_WORKER, "operator"), "run.created, run.changed"),
+    "run.attrs": Line(Policy.COMPARED, _ANY_WORKER, "run.created, run.changed"),
+    "run.owner": Line(Policy.DERIVED, _SYSTEM, "lease.owner, written with it"),
+    "run.token": Line(Policy.DERIVED, _SYSTEM, "lease.token, written with it"),
+    "run.holder": Line(Policy.DERIVED, _SYSTEM, "lease.holder, written with it"),
+    "run.last_token": Line(Policy.ALLOCATED, _SYSTEM, "the highest token of its terms"),
+    "run.attempt": Line(Policy.ALLOCATED, _SYSTEM, "count of lease.acquired"),
+    "event.*": _APPENDED,
+    "lease.unit": _FIXED,
+    "lease.run_id": _FIXED,
+    "lease.owner": _LEASE,
+    "lease.holder": _LEASE,
+    "lease.token": Line(Policy.ALLOCATED, _SYSTEM),
+    "lease.ttl_seconds": _LEASE,
+    "lease.acquired_at": _LEASE,
+    "lease.renewed_at": _LEASE,
+    "lease.expires_at": _LEASE,
+    "lease.renewals": _LEASE,
+    "lease.progress": Line(Policy.HOLDER, ("holder",)),
+    "lease.noted_token": Line(Policy.NEWEST, _SYSTEM, "the last lease.lapsed"),
+    "lease.term_ended_at": Line(Policy.DERIVED, _SYSTEM, "upper(leaseterm.held)"),
+    "lease.hold_off_owner": Line(Policy.NEWEST, ("operator",)),
+    "lease.hold_off_until": Line(Policy.NEWEST, ("operator",)),
+    "leaseterm.token": _FIXED,
+    "leaseterm.unit": _FIXED,
+    "leaseterm.run_id": _FIXED,
+    "leaseterm.owner": _FIXED,
+    "leaseterm.holder": _FIXED,
+    "leaseterm.held": Line(Policy.GUARDED, ("holder", "operator", "system")),
+    "leaseterm.renewals": Line(Policy.DERIVED, _SYSTEM, "lease.renewals when it ended"),
+    "leaseterm.ended": Line(Policy.GUARDED, ("holder", "operator", "system")),
+    "leaseterm.ended_by": Line(Policy.GUARDED, ("holder", "operator", "system")),
+    "leaseterm.reason": Line(Policy.GUARDED, ("operator",)),
+    "budget.id": _FIXED,
+    "budget.run_id": _FIXED,
+    "budget.name": _FIXED,
+    "budget.unit": _FIXED,
+    "budget.parent_id": _FIXED,
+    "budget.depth": _FIXED,
+    "budget.cap": Line(Policy.COMPARED, ("operator",), "the last ledger line with a cap"),
+    "budget.spent": Line(Policy.CAPPED, ("holder", "worker"), "sum of budgetentry.spent"),
+    "budget.reserved": Line(Policy.CAPPED, ("holder", "worker"), "sum of budgetentry.reserved"),
+    "budget.overdrawn": Line(Policy.DERIVED, _SYSTEM, "spent + reserved > cap"),
+    "budget.version": Line(Policy.ALLOCATED, _SYSTEM),
+    "budget.entries": Line(Policy.ALLOCATED, _SYSTEM, "the last ledger line's number"),
+    "budgetentry.*": _APPENDED,
+    "idempotencyrecord.*": Line(Policy.FIXED, _SYSTEM),
+    "refusal.*": Line(Policy.APPENDED, _SYSTEM),
+    "outbox.*": Line(Policy.APPENDED, _SYSTEM, "event"),
+    "feed.*": Line(Policy.DERIVED, _SYSTEM, "outbox, and before it event"),
+    "feedhead.*": Line(Policy.ALLOCATED, _SYSTEM, "the last feed position"),
+    "operatoraction.*": Line(Policy.APPENDED, ("operator", "admin")),
+    "apikey.id": Line(Policy.FIXED, ("admin",)),
+    "apikey.name": Line(Policy.FIXED, ("admin",)),
+    "apikey.scopes": Line(Policy.FIXED, ("admin",)),
+    "apikey.salt": Line(Policy.FIXED, ("admin",)),
+    "apikey.digest": Line(Policy.FIXED, ("admin",)),
+    "apikey.hint": Line(Policy.FIXED, ("admin",)),
+    "apikey.created_by": Line(Policy.FIXED, ("admin",)),
+    "apikey.created_at": Line(Policy.FIXED, ("admin",)),
+    "apikey.expires_at": Line(Policy.FIXED, ("admin",)),
+    "apikey.revoked_at": Line(Policy.GUARDED, ("admin",)),
+    "apikey.last_used_at": Line(Policy.NEWEST, _SYSTEM),
+}
+
+
+def policy_of(table: str, column: str) -> Line | None:
+    """The line of a column, by its own name or by its table's `*`."""
+    return POLICY.get(f"{table}.{column}") or POLICY.get(f"{table}.*")

@@ -1,0 +1,91 @@
+"""A run comes in with its whole history, or not at all, and never more than its events prove."""
+
+import pytest
+
+from agentstate.store import audit
+from agentstate.store.commands import (
+    ImportedBudget,
+    ImportedEntry,
+    ImportedEvent,
+    ImportRun,
+    NewBudget,
+)
+from agentstate.store.errors import Exists, FenceRequired, Invalid
+from agentstate.store.payloads import RawJSON
+from tests.store.asking import rows
+
+CREATED = ImportedEvent(
+    seq=1, version=1, type="run.created", origin="store", data=RawJSON('{"status":"running"}')
+)
+STEP = ImportedEvent(
+    seq=2, version=2, type="step.done", origin="worker", data=RawJSON('{"n": 1.0}'), token=7,
+    add=RawJSON('{"steps_done":1}'), id="e1",
+)  # fmt: skip
+DONE = ImportedEvent(seq=3, version=3, type="run.completed", origin="store")
+
+
+def a_run(**changes):
+    facts = {"key": "42", "task": "audit", "status": "completed", "events": (CREATED, STEP, DONE)}
+    return ImportRun(**(facts | changes))
+
+
+def test_everything_of_it_is_there_afterwards(store):
+    entry = ImportedEntry(n=1, kind="open", amount=50, cap=50)
+    spent = ImportedEntry(n=2, kind="spend", amount=20, spent=20, token=7)
+    budget = ImportedBudget(name="tokens", unit="tokens", cap=50, version=2, entries=(entry, spent))
+
+    made = store.ask(a_run(budgets=(budget,)))
+
+    run = store.run("42")
+    assert (made.last_seq, run.version, run.status) == (3, 3, "completed")
+    assert run.counters == {"steps_done": 1}
+    assert store.events("42")[1].data == '{"n": 1.0}'
+    assert store.events("42")[1].event_id == "e1"
+    assert rows("SELECT spent, entries FROM agentstate_budget") == [(20, 2)]
+    assert rows("SELECT action FROM agentstate_operatoraction") == [("run.imported",)]
+    assert audit.verify() == []
+
+
+def test_a_run_that_was_going_on_goes_on_when_a_worker_claims_it(store, clock):
+    store.ask(a_run(status="running", events=(CREATED, STEP), attempt=1))
+    with pytest.raises(FenceRequired):
+        store.append("42")
+    (claim,) = store.claim("w-1").items
+    store.append("42", fence=claim.token)
+    assert audit.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"status": "failed"}, "status"),
+        ({"events": (CREATED, DONE)}, "events[].seq"),
+        ({"events": (STEP,)}, "events[].seq"),
+        ({"events": ()}, "events[0]"),
+        (
+            {
+                "budgets": (
+                    ImportedBudget(
+                        name="b",
+                        unit="tokens",
+                        cap=1,
+                        entries=(ImportedEntry(n=1, kind="spend", amount=2, spent=2),),
+                    ),
+                )
+            },
+            "budgets.b",
+        ),
+    ],
+)
+def test_a_history_that_contradicts_itself_is_refused_whole(store, changes, field):
+    with pytest.raises(Invalid) as refused:
+        store.ask(a_run(**changes))
+    assert refused.value.field == field
+    assert rows("SELECT count(*) FROM agentstate_run") == [(0,)]
+
+
+def test_a_key_that_is_taken_is_refused(store):
+    store.create("42", budgets=(NewBudget(name="b", cap=1),))
+    with pytest.raises(Exists):
+        store.ask(a_run())
+    assert store.run("42").last_seq == 1
