@@ -1,6 +1,27 @@
-"""What beat starts, and how often; and the modules in which the tasks are."""
+"""What beat starts, and how often; and the modules in which the tasks are.
+
+A start that no worker took before the next one was due is dropped (`expires`): after an hour
+without workers there is one sweep to do, not seven hundred.
+"""
+
+from __future__ import annotations
 
 from typing import Any
 
-MODULES: tuple[str, ...] = ()
-SCHEDULE: dict[str, dict[str, Any]] = {}
+MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.fleet")
+
+
+def _every(seconds: float, task: str) -> dict[str, Any]:
+    return {
+        "task": f"agentstate.{task}",
+        "schedule": seconds,
+        "options": {"expires": max(seconds, 5.0)},
+    }
+
+
+SCHEDULE: dict[str, dict[str, Any]] = {
+    "note-lapsed-leases": _every(5, "note_lapsed_leases"),
+    "move-feed": _every(1, "move_feed"),
+    "make-partitions": _every(3_600, "make_partitions"),
+    "purge-idempotency": _every(3_600, "purge_idempotency"),
+}
