@@ -1,0 +1,146 @@
+"""What a worker uses to speak with agentstate.
+
+>>> from agentstate_client import Client, Event
+>>> with Client("http://127.0.0.1:8000", key, worker="auditor") as client:
+...     for run in client.claim(ttl_seconds=60):
+...         with run:
+...             run.append(Event("tool.returned", {"ok": True}), add={"steps_done": 1})
+...             run.complete({"verdict": "clean"})
+
+Every write under a lease carries its fencing token; a worker that was overtaken can write
+nothing. All errors: agentstate_client.errors. Log: the logger `agentstate_client`, silent by
+default.
+"""
+
+import logging
+
+from agentstate_client.client import Client
+from agentstate_client.errors import (
+    AgentStateError,
+    AlreadyTerminal,
+    AttemptsExhausted,
+    BatchRefused,
+    BudgetExhausted,
+    CancelRequested,
+    CapBelowUse,
+    ClientClosed,
+    CursorExpired,
+    EventIdReuse,
+    Exists,
+    ExpectationFailed,
+    FenceRequired,
+    HolderChanged,
+    IdempotencyInFlight,
+    IdempotencyKeyReuse,
+    IllegalTransition,
+    Internal,
+    Invalid,
+    LeaseHeld,
+    LeaseLost,
+    Malformed,
+    NotAllowed,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    PartialDuplicate,
+    Paused,
+    PayloadTooLarge,
+    Problem,
+    RateLimited,
+    Refused,
+    ReservationSettled,
+    RunExpired,
+    RunHot,
+    SeqConflict,
+    StaleFence,
+    Unauthenticated,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+    Unsendable,
+    UnstorableText,
+    VersionConflict,
+)
+from agentstate_client.leases import Lease
+from agentstate_client.payloads import RawJSON
+from agentstate_client.records import (
+    Appended,
+    Charge,
+    Charged,
+    Event,
+    Moved,
+    NewBudget,
+    RecordedEvent,
+    RunRecord,
+    Signal,
+)
+from agentstate_client.retry import RetryPolicy
+from agentstate_client.runs import Budget, Run
+from agentstate_client.version import VERSION
+
+__all__ = [
+    "AgentStateError",
+    "AlreadyTerminal",
+    "Appended",
+    "AttemptsExhausted",
+    "BatchRefused",
+    "Budget",
+    "BudgetExhausted",
+    "CancelRequested",
+    "CapBelowUse",
+    "Charge",
+    "Charged",
+    "Client",
+    "ClientClosed",
+    "CursorExpired",
+    "Event",
+    "EventIdReuse",
+    "Exists",
+    "ExpectationFailed",
+    "FenceRequired",
+    "HolderChanged",
+    "IdempotencyInFlight",
+    "IdempotencyKeyReuse",
+    "IllegalTransition",
+    "Internal",
+    "Invalid",
+    "Lease",
+    "LeaseHeld",
+    "LeaseLost",
+    "Malformed",
+    "Moved",
+    "NewBudget",
+    "NotAllowed",
+    "NotFound",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PartialDuplicate",
+    "Paused",
+    "PayloadTooLarge",
+    "Problem",
+    "RateLimited",
+    "RawJSON",
+    "RecordedEvent",
+    "Refused",
+    "ReservationSettled",
+    "RetryPolicy",
+    "Run",
+    "RunExpired",
+    "RunHot",
+    "RunRecord",
+    "SeqConflict",
+    "Signal",
+    "StaleFence",
+    "Unauthenticated",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "Unreachable",
+    "Unsendable",
+    "UnstorableText",
+    "VersionConflict",
+    "__version__",
+]
+
+__version__ = VERSION
+
+logging.getLogger("agentstate_client").addHandler(logging.NullHandler())

@@ -1,0 +1,217 @@
+"""The client: one address, one API key, one worker."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from agentstate_client.errors import AgentStateError, LeaseLost, NotFound
+from agentstate_client.leases import Lease
+from agentstate_client.payloads import RawJSON, encode
+from agentstate_client.records import (
+    Event,
+    Grant,
+    NewBudget,
+    read_grant,
+    read_grants,
+    read_run,
+)
+from agentstate_client.renewals import Renewals
+from agentstate_client.retry import RetryPolicy
+from agentstate_client.runs import Run
+from agentstate_client.transport import Answer, Call, Departure, Transport, log, path_of
+
+GIVE_BACK_SECONDS = 2.0
+
+
+class Client:
+    """Speaks with one agentstate server, as one worker. Safe to use from many threads.
+
+    url: where the server is, such as http://127.0.0.1:8000. key: an API key with the scope write.
+    worker: a name that operators will see (default: this machine's); `~` and a random part are
+    added, so that a worker that was started again is another one. retry: see RetryPolicy.
+    timeout_seconds: for each step of one attempt.
+
+    Leases are renewed by a daemon thread of this client for as long as their handle is in use:
+    until it is released or ended, until the last reference to it goes, or until `close`, which
+    gives everything back that is still held. Use it as a context manager. Not supported: using a
+    client in a child process after a fork (ClientClosed); make one there.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        worker: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout_seconds: float = 15.0,
+    ) -> None:
+        if not timeout_seconds > 0:
+            raise ValueError("timeout_seconds: more than 0")
+        self.worker = f"{worker or _machine()}~{secrets.token_hex(2)}"
+        self._transport = Transport(
+            url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
+        )
+        # Connections of its own, so that a renewal never waits for one behind the work.
+        self._renewals = Renewals(self._transport.another())
+
+    def __repr__(self) -> str:
+        return f"<Client {self.worker} of {self._transport.base}>"
+
+    def create(
+        self,
+        *,
+        task: str,
+        key: str | None = None,
+        status: str | None = None,
+        tags: Iterable[str] = (),
+        attrs: Mapping[str, Any] | RawJSON | None = None,
+        parent: str | Run | None = None,
+        deadline_at: datetime | None = None,
+        deadline_policy: str | None = None,
+        max_attempts: int | None = None,
+        budgets: Iterable[NewBudget] = (),
+        events: Iterable[Event] = (),
+        retain_seconds: int | None = None,
+    ) -> Run:
+        """Make a run, its budgets and its first events, all or nothing.
+
+        key: made by the store when it is left out. status: pending (default) or running.
+        parent: a run's key, or the handle of a leased one, whose token then goes along.
+        deadline_policy: report, fail or cancel. Raises Exists, NotFound (parent), Invalid.
+        """
+        document = {
+            "task": task,
+            "key": key,
+            "status": status,
+            "tags": list(tags),
+            "attrs": attrs,
+            "parent": parent.key if isinstance(parent, Run) else parent,
+            "deadline_at": None if deadline_at is None else deadline_at.isoformat(),
+            "deadline_policy": deadline_policy,
+            "max_attempts": max_attempts,
+            "budgets": [budget.document() for budget in budgets],
+            "events": [event.document() for event in events],
+            "retain_seconds": retain_seconds,
+        }
+        given = {name: value for name, value in document.items() if value not in (None, [])}
+        fence = parent.lease if isinstance(parent, Run) else None
+        answer = self._transport.send(
+            Call("POST", "/runs", encode(given), fence=fence, keyed=True),
+        )
+        created = answer.document()
+        return self._handle(read_run(answer.text, created).key, None, created)
+
+    def run(self, key: str) -> Run:
+        """A handle without a lease on a run that exists; sends nothing."""
+        return self._handle(key, None, {})
+
+    def claim(
+        self,
+        *,
+        limit: int = 1,
+        ttl_seconds: int = 60,
+        task: str | None = None,
+        tag: str | None = None,
+    ) -> list[Run]:
+        """Lease up to `limit` (at most 100) runs that wait for a worker; oldest first.
+
+        Each comes as a fenced handle and is renewed from now on. Pending ones are running now.
+        Empty when there is nothing to do.
+        """
+        document = {
+            "owner": self.worker,
+            "limit": limit,
+            "ttl_seconds": ttl_seconds,
+            **{name: value for name, value in (("task", task), ("tag", tag)) if value is not None},
+        }
+        try:
+            answer = self._grant_call("/leases/claim", document, ttl_seconds)
+        except LeaseLost as late:
+            # The answer to the first attempt was lost, and what it granted is over by now.
+            log.warning("what was claimed came too late: %s", late)
+            return []
+        return [
+            self._handle(str(grant.run), self._hold(grant, ttl_seconds, answer), grant.seen)
+            for grant in read_grants(answer.text)
+        ]
+
+    def lease(self, unit: str, *, ttl_seconds: int = 60) -> Lease:
+        """Take a unit and keep it: `with client.lease("crawl:example.org") as lease: …`.
+
+        Raises LeaseHeld (owner, expires_in_ms) while another lease is live, also one of this
+        worker. For a run use `client.run(key).acquire()`: its handle writes under the lease.
+        """
+        return self._acquire(unit, ttl_seconds)[0]
+
+    def close(self) -> None:
+        """Give back what is still held, in a few seconds at most, and send nothing more."""
+        for lease in self._renewals.close():
+            try:
+                self._transport.send_once(
+                    _release_of(lease), Departure(), attempt=1, timeout_seconds=GIVE_BACK_SECONDS
+                )
+            except AgentStateError as failure:
+                log.warning("%s was not given back and will run out: %s", lease.unit, failure)
+                if not isinstance(failure, (LeaseLost, NotFound)):
+                    break
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _handle(self, key: str, lease: Lease | None, seen: Mapping[str, Any]) -> Run:
+        return Run(
+            transport=self._transport, key=key, acquire=self._acquire, lease=lease, seen=seen
+        )
+
+    def _acquire(self, unit: str, ttl_seconds: int) -> tuple[Lease, Mapping[str, Any]]:
+        document = {"owner": self.worker, "ttl_seconds": ttl_seconds}
+        answer = self._grant_call(path_of("leases", unit, "acquire"), document, ttl_seconds)
+        grant = read_grant(answer.text)
+        return self._hold(grant, ttl_seconds, answer), grant.seen
+
+    def _grant_call(self, path: str, document: Mapping[str, Any], ttl_seconds: int) -> Answer:
+        # Waiting for a grant until it has run out would be of no use.
+        useful = ttl_seconds if type(ttl_seconds) is int and ttl_seconds > 0 else None
+        return self._transport.send(
+            Call("POST", path, encode(document), keyed=True, attempt_seconds=useful)
+        )
+
+    def _hold(self, grant: Grant, ttl_seconds: int, answer: Answer) -> Lease:
+        lease = Lease(
+            grant, ttl_seconds=ttl_seconds, sent_at=answer.sent_at, give_back=self._give_back
+        )
+        self._renewals.add(lease)
+        return lease
+
+    def _give_back(self, lease: Lease, within_seconds: float) -> None:
+        self._renewals.wake()
+        try:
+            self._transport.send(_release_of(lease, within_seconds))
+        except NotFound:
+            log.debug("%s: nothing to give back", lease.unit)
+
+
+def _release_of(lease: Lease, within_seconds: float | None = None) -> Call:
+    path = path_of("leases", lease.unit, "release")
+    return Call("POST", path, encode({"token": lease.token}), total_seconds=within_seconds)
+
+
+def _machine() -> str:
+    """This machine's name as far as it can be a worker's."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:100].strip(".-") or "worker"

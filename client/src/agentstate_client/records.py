@@ -1,0 +1,347 @@
+"""What goes in and what comes back, as frozen values.
+
+Nested JSON is kept as its text and decoded anew for whoever asks, so that changing it reaches
+nobody else. Members that a newer server adds are left alone; `document` has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from agentstate_client.errors import Problem, Refused, UnexpectedAnswer, refusal
+from agentstate_client.payloads import RawJSON, read_items, read_members
+
+# --- what goes in --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event to append. data: any JSON value, or RawJSON. id: unique in the run for its life."""
+
+    type: str
+    data: Any = None
+    id: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return _given(type=self.type, data=self.data, id=self.id)
+
+
+@dataclass(frozen=True)
+class NewBudget:
+    """A cap to begin a run with, in whole `unit`s. parent: a shared budget, charged as well."""
+
+    name: str
+    cap: int
+    unit: str = "tokens"
+    parent: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return _given(name=self.name, cap=self.cap, unit=self.unit, parent=self.parent)
+
+
+@dataclass(frozen=True)
+class Charge:
+    """An amount, at least 1, against a budget of the run. id: makes charging it again harmless."""
+
+    budget: str
+    amount: int
+    id: str | None = None
+    note: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return _given(budget=self.budget, amount=self.amount, id=self.id, note=self.note)
+
+
+# --- what comes back -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Charged:
+    """A budget after a charge; `version` is the budget's, amounts are in its unit."""
+
+    budget: str
+    spent: int
+    reserved: int
+    cap: int
+    left: int
+    version: int
+    overdrawn: bool
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The numbers of the caller's events; version and status are the run's, after everything.
+
+    spent: the budgets after the charges that rode along. replayed: the store had it already.
+    """
+
+    first_seq: int
+    last_seq: int
+    version: int
+    at: datetime
+    status: str | None = None
+    spent: tuple[Charged, ...] = ()
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A run after a transition."""
+
+    status: str
+    version: int
+    last_seq: int
+    at: datetime
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A lease as the store granted it. run: the key, for the items of a claim. seen: everything
+    else that was said, of the run too. progress: what the holder before had reported last.
+    """
+
+    unit: str
+    owner: str
+    token: int
+    expires_at: datetime
+    taken_from: str | None
+    progress: RawJSON | None
+    run: str | None
+    seen: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What an operator asked of the holder: cancel, pause, resume, drain, or a newer word."""
+
+    name: str
+    reason: str = ""
+    by: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as it was read. owner, token: of the present lease, None when nobody holds it."""
+
+    key: str
+    task: str
+    status: str
+    version: int
+    last_seq: int
+    attempt: int
+    owner: str | None
+    token: int | None
+    tags: tuple[str, ...]
+    raw: str
+
+    def document(self) -> dict[str, Any]:
+        """Everything that the store said, decoded anew each time."""
+        found: dict[str, Any] = json.loads(self.raw)
+        return found
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.document().get("counters") or {}
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return self.document().get("attrs") or {}
+
+    @property
+    def budgets(self) -> list[dict[str, Any]]:
+        return self.document().get("budgets") or []
+
+    @property
+    def result(self) -> Any:
+        """What the terminal move left; None before."""
+        return self.document().get("result")
+
+
+@dataclass(frozen=True)
+class RecordedEvent:
+    """An event as it is stored. origin: store or worker.
+
+    raw: the payload's text, exactly as it was sent; None when the key may not see payloads.
+    """
+
+    seq: int
+    type: str
+    origin: str
+    at: datetime
+    id: str | None
+    token: int | None
+    raw: str | None
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded anew each time: integers exact, other numbers as floats."""
+        return None if self.raw is None else json.loads(self.raw)
+
+
+# --- reading answers -----------------------------------------------------------------------------
+
+
+def read_charged(document: Mapping[str, Any], *, replayed: bool = False) -> Charged:
+    with _shape("a charge"):
+        return Charged(
+            budget=document["budget"],
+            spent=document["spent"],
+            reserved=document["reserved"],
+            cap=document["cap"],
+            left=document["left"],
+            version=document["version"],
+            overdrawn=document["overdrawn"],
+            replayed=replayed,
+        )
+
+
+def read_appended(document: Mapping[str, Any], *, replayed: bool = False) -> Appended:
+    with _shape("an append"):
+        return Appended(
+            first_seq=document["first_seq"],
+            last_seq=document["last_seq"],
+            version=document["version"],
+            at=read_moment(document["at"]),
+            status=document.get("status"),
+            spent=tuple(read_charged(c, replayed=replayed) for c in document.get("spent") or ()),
+            replayed=replayed,
+        )
+
+
+def read_moved(document: Mapping[str, Any], *, replayed: bool = False) -> Moved:
+    with _shape("a transition"):
+        return Moved(
+            status=document["status"],
+            version=document["version"],
+            last_seq=document["last_seq"],
+            at=read_moment(document["at"]),
+            replayed=replayed,
+        )
+
+
+def read_run(text: str, document: Mapping[str, Any]) -> RunRecord:
+    with _shape("a run"):
+        return RunRecord(
+            key=document["key"],
+            task=document["task"],
+            status=document["status"],
+            version=document["version"],
+            last_seq=document["last_seq"],
+            attempt=document.get("attempt") or 0,
+            owner=document.get("owner"),
+            token=document.get("token"),
+            tags=tuple(document.get("tags") or ()),
+            raw=text,
+        )
+
+
+def read_renewal(document: Mapping[str, Any]) -> tuple[datetime, tuple[Signal, ...]]:
+    """The new expiry by the database's clock, and what the store tells the holder."""
+    with _shape("a renewal"):
+        signals = tuple(_signal(s) for s in document.get("signals") or ())
+        return read_moment(document["expires_at"]), signals
+
+
+def read_renewals(
+    document: Mapping[str, Any], *, count: int
+) -> list[tuple[datetime, tuple[Signal, ...]] | Refused]:
+    """For each of `count` units, in the order asked: what `read_renewal` gives, or the refusal."""
+    with _shape("renewals"):
+        items = document["items"]
+        if len(items) != count:
+            raise ValueError(f"{len(items)} items for {count} units")
+        problems = [Problem.read(item) for item in items]
+        return [
+            refusal(problem) if problem is not None else read_renewal(item)
+            for item, problem in zip(items, problems, strict=True)
+        ]
+
+
+def read_events(text: str) -> tuple[RecordedEvent, ...]:
+    """The events of one page, each with the exact text of its payload."""
+    with _shape("a page of events"):
+        return tuple(_event(text, at) for at in _item_starts(text))
+
+
+def read_grant(text: str, at: int = 0) -> Grant:
+    with _shape("a grant"):
+        raw = {name: text[start:end] for name, start, end in read_members(text, at)}
+        progress = raw.pop("progress", "null")
+        seen = {name: json.loads(value) for name, value in raw.items()}
+        return Grant(
+            unit=seen["unit"],
+            owner=seen["owner"],
+            token=seen["token"],
+            expires_at=read_moment(seen["expires_at"]),
+            taken_from=seen.get("taken_from"),
+            progress=None if progress == "null" else RawJSON(progress),
+            run=seen.get("run"),
+            seen=seen,
+        )
+
+
+def read_grants(text: str) -> list[Grant]:
+    """The leases of a claim."""
+    with _shape("a claim"):
+        return [read_grant(text, at) for at in _item_starts(text)]
+
+
+def read_moment(text: str) -> datetime:
+    """An RFC 3339 instant, by the database's clock."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _item_starts(text: str) -> Iterator[int]:
+    """Where each member of `items` starts, in the text of a page."""
+    for name, at, _ in read_members(text):
+        if name == "items":
+            yield from (start for start, _ in read_items(text, at))
+
+
+def _event(text: str, at: int) -> RecordedEvent:
+    raw = {name: text[start:end] for name, start, end in read_members(text, at)}
+    data = raw.pop("data", None)
+    found = {name: json.loads(value) for name, value in raw.items()}
+    return RecordedEvent(
+        seq=found["seq"],
+        type=found["type"],
+        origin=found["origin"],
+        at=read_moment(found["at"]),
+        id=found.get("id"),
+        token=found.get("token"),
+        raw=data,
+    )
+
+
+def _signal(document: Any) -> Signal:
+    if isinstance(document, str):
+        return Signal(document)
+    at = document.get("at")
+    return Signal(
+        name=document["signal"],
+        reason=document.get("reason") or "",
+        by=document.get("by") or "",
+        at=None if at is None else read_moment(at),
+    )
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    """Only what the caller said: what is left out is the server's to decide."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+@contextmanager
+def _shape(what: str) -> Iterator[None]:
+    """Turns a missing member, or one of another type, into UnexpectedAnswer."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as wrong:
+        raise UnexpectedAnswer(f"this is not the answer to {what}: {wrong!r}") from None
