@@ -1,0 +1,187 @@
+"""django-ninja, bent to the contract: bodies and refusals our way, OpenAPI that tells the truth.
+
+An endpoint is a function with `@router.post("…", **contract(…))`: its shape and bounds are in the
+schema, it gives the store one command, and it catches nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import ninja.errors
+from django.http import Http404, HttpRequest
+from ninja import NinjaAPI
+from ninja.params import ParamShortcut, models
+from pydantic import BaseModel
+
+from agentstate import __version__
+from agentstate.api.access import ApiKey
+from agentstate.api.bodies import PayloadParser
+from agentstate.api.door import answer_to
+from agentstate.api.problems import MEDIA_TYPE, STATUS
+from agentstate.api.schemas import ProblemTold
+from agentstate.store import errors
+from agentstate.store.errors import Invalid, Refusal
+from agentstate.store.keys import Unauthenticated
+from agentstate.store.payloads import Malformed
+
+REF = "#/components/schemas/{model}"
+WAITS = "this address never waits; long polls and streams are under /live/v1"
+
+# What any call may be refused for; those with a body, and those that write.
+ALWAYS: tuple[type[Refusal], ...] = (Invalid, errors.Unavailable)
+WITH_KEY: tuple[type[Refusal], ...] = (Unauthenticated, errors.NotAllowed)
+WITH_BODY: tuple[type[Refusal], ...] = (Malformed, errors.TooLarge, errors.UnstorableText)
+KEYED: tuple[type[Refusal], ...] = (
+    errors.IdempotencyInFlight,
+    errors.IdempotencyKeyReuse,
+    errors.OutcomeUnknown,
+)
+
+FENCE = {
+    "name": "Agentstate-Fence",
+    "in": "header",
+    "description": "the fencing token of the lease under which the caller writes",
+    "schema": {"type": "integer", "minimum": 1},
+}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "description": 'write only if the run has this version, as `"v7"`',
+    "schema": {"type": "string", "pattern": '^"v[1-9][0-9]*"$'},
+}
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "the first answer to this key, by this API key, stays the answer for 24 hours",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+}
+ATTEMPT = {
+    "name": "Agentstate-Attempt",
+    "in": "header",
+    "description": "1 for the first try of a request, 2 for the next",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
+
+class _BodyModel(models.BodyModel):
+    """The body as the parser gives it. ninja's own reads it again, and hides why it refused."""
+
+    @classmethod
+    def get_request_data(cls, request: HttpRequest, api: Any, path_params: Any) -> dict[str, Any]:
+        return {cls.__read_from_single_attr__: api.parser.parse_body(request)}
+
+
+class Body(models.Body):  # type: ignore[misc]  # ninja takes the lower-case name as the source
+    _model = _BodyModel
+
+
+if TYPE_CHECKING:
+    type Sent[T] = T
+else:
+    # `ask: Sent[AcquireAsked]`: the argument of an endpoint that is the request's body.
+    Sent = ParamShortcut(partial(Body, ...))
+
+
+class WorkerAPI(NinjaAPI):
+    """The API of /api/v1. Its OpenAPI describes problems as problem+json."""
+
+    def get_openapi_schema(self, **more: Any) -> Any:
+        schema = super().get_openapi_schema(**more)
+        problem = ProblemTold.model_json_schema(ref_template=REF)
+        schema["components"]["schemas"][ProblemTold.__name__] = problem
+        return schema
+
+
+def make_api() -> WorkerAPI:
+    api = WorkerAPI(
+        title="agentstate",
+        version=__version__,
+        description="The durable state of agent runs: what a worker, a script or another console"
+        " may rely on. Every refusal is explained at /problems/.",
+        parser=PayloadParser(),
+        urls_namespace="agentstate.api",
+        docs_url=None,
+        openapi_url=None,
+    )
+    for raised in (Exception, Http404, ninja.errors.HttpError, ninja.errors.ValidationError):
+        api.add_exception_handler(raised, answer_to)
+    api.add_decorator(known_parameters_only)
+    return api
+
+
+def known_parameters_only(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A parameter that an address does not know is refused: it would be ignored otherwise."""
+    known: set[str] | None = None
+
+    @wraps(view)
+    def checked(request: HttpRequest, **values: Any) -> Any:
+        nonlocal known
+        if known is None:
+            known = _query_parameters(view)
+        for name in request.GET:
+            if name not in known:
+                raise Invalid(name, WAITS if name == "wait" else "there is no such parameter")
+        return view(request, **values)
+
+    return checked
+
+
+def _query_parameters(view: Any) -> set[str]:
+    operation = view._ninja_operation
+    return {
+        name
+        for model in operation.models
+        if model.__ninja_param_source__ == "query"
+        for name in model.__ninja_flatten_map__
+    }
+
+
+def contract(
+    operation_id: str,
+    *,
+    answers: type[BaseModel],
+    status: int = 200,
+    access: ApiKey | None,
+    refuses: Sequence[type[Refusal]] = (),
+    takes_body: bool = False,
+    headers: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """What a route says of itself, as keyword arguments of ninja's decorators.
+
+    access: who may call it; None: anybody. refuses: codes beside those that every call has.
+    """
+    keyed = IDEMPOTENCY_KEY in headers
+    refused: list[type[Refusal]] = [*ALWAYS, *refuses]
+    refused += WITH_KEY if access else ()
+    refused += WITH_BODY if takes_body else ()
+    refused += KEYED if keyed else ()
+    return {
+        "operation_id": operation_id,
+        "summary": operation_id.replace("_", " ").capitalize(),
+        "response": {status: answers},
+        "auth": access,
+        "openapi_extra": {
+            "parameters": list(headers),
+            "responses": _problems(refused),
+            "x-scopes": list(access.scopes) if access else [],
+        },
+    }
+
+
+def _problems(refused: Sequence[type[Refusal]]) -> dict[int, Any]:
+    codes: dict[int, set[str]] = defaultdict(set)
+    for cls in refused:
+        codes[STATUS[cls]].add(cls.code)
+    content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(model=ProblemTold.__name__)}}}
+    return {
+        status: {
+            "description": f"{HTTPStatus(status).phrase}: {', '.join(sorted(of_status))}",
+            "content": content,
+        }
+        for status, of_status in sorted(codes.items())
+    }

@@ -1,0 +1,155 @@
+"""The outermost layer of every address of the API: whatever happens behind it, the caller gets an
+answer of the contract, with how long it took, and never a traceback or a page of HTML.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from functools import wraps
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any
+
+import ninja.errors
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, URLResolver
+
+from agentstate.api.bodies import Unacceptable
+from agentstate.api.problems import fault, problem, request_id
+from agentstate.store.errors import Invalid, NotFound, Refusal, Unavailable, UnstorableText
+from agentstate.store.payloads import Malformed
+
+log = logging.getLogger(__name__)
+
+type View = Callable[..., HttpResponseBase]
+
+_ENCODED_SLASH = re.compile(r"%2f", re.IGNORECASE)
+
+# What pydantic says, in our words; the rules of fields.py bring their own.
+_RULES = {
+    "missing": "required",
+    "extra_forbidden": "there is no such field",
+    "model_type": "a JSON object",
+    "model_attributes_type": "a JSON object",
+    "dict_type": "a JSON object",
+    "list_type": "a list",
+    "bool_type": "true or false",
+    "too_long": "at most {max_length} of them",
+    "too_short": "at least {min_length} of them",
+}
+
+
+def guard(patterns: Iterable[URLPattern | URLResolver]) -> list[URLPattern | URLResolver]:
+    """The same addresses, each with this layer around its view."""
+    guarded = list(patterns)
+    for pattern in guarded:
+        if isinstance(pattern, URLPattern):
+            pattern.callback = guarded_view(pattern.callback)
+    return guarded
+
+
+def guarded_view(view: View) -> View:
+    """The view, with HEAD, timing, 404, 405 and faults of ours taken care of."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, **parts: Any) -> HttpResponseBase:
+        started = perf_counter()
+        asked = request.method
+        if asked == "HEAD":
+            request.method = "GET"
+        response = _answer(request, view, parts)
+        if asked == "HEAD":
+            _drop_content(response)
+        response.headers.setdefault("Cache-Control", "no-store")
+        spent_ms = (perf_counter() - started) * 1000
+        response.headers["Server-Timing"] = f"total;dur={spent_ms:.2f}"
+        return response
+
+    return answer
+
+
+def _answer(request: HttpRequest, view: View, parts: dict[str, Any]) -> HttpResponseBase:
+    try:
+        _check_path(request)
+        response = view(request, **parts)
+    except Exception as raised:  # whatever it is, the answer is one of the contract
+        return answer_to(request, raised)
+    if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return _not_allowed(request, response)
+    return response
+
+
+def _check_path(request: HttpRequest) -> None:
+    """A slash that was sent as %2F belongs to a name, which cannot have one. Once decoded it looks
+    like one of ours and would lead to another address."""
+    environ = getattr(request, "environ", {})
+    raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or ""
+    scope = environ.get("asgi.scope") or {}
+    path = (scope.get("raw_path") or raw.partition("?")[0].encode("latin-1")).decode("latin-1")
+    if _ENCODED_SLASH.search(path):
+        raise Invalid("path", "no name has a slash in it")
+
+
+def _not_allowed(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    allowed = response.headers.get("Allow", "")
+    if "GET" in allowed:
+        allowed += ", HEAD"
+    refusal = Malformed(f"{request.method} is not for this address; {allowed} are", position=0)
+    answer = problem(request, refusal, status=HTTPStatus.METHOD_NOT_ALLOWED)
+    answer.headers["Allow"] = allowed
+    return answer
+
+
+def _drop_content(response: HttpResponseBase) -> None:
+    if hasattr(response, "content"):
+        response.headers.setdefault("Content-Length", str(len(response.content)))
+        response.content = b""
+
+
+def answer_to(request: HttpRequest, raised: Exception | type[Exception]) -> HttpResponse:
+    """The answer to an exception; ninja's and our own views both end here."""
+    if isinstance(raised, Refusal):
+        return problem(request, raised)
+    if isinstance(raised, Unacceptable):
+        return problem(request, raised.refusal, status=raised.status)
+    if isinstance(raised, ninja.errors.ValidationError):
+        return problem(request, _broken_rules(raised.errors))
+    if isinstance(raised, Http404):
+        return problem(request, NotFound("there is no such address"))
+    if isinstance(raised, (OperationalError, InterfaceError)):
+        # The text may name hosts and users: it goes to the log, not to the caller.
+        log.warning("request %s: the database: %s", request_id(request), raised)
+        return problem(request, Unavailable("the database cannot be reached or is busy"))
+    log.error("request %s failed", request_id(request), exc_info=raised)  # type: ignore[arg-type]
+    return fault(request)
+
+
+def _broken_rules(errors: list[dict[str, Any]]) -> Refusal:
+    """One refusal for all the fields that break a rule; it names the first, and lists them all."""
+    broken = [{"field": _field(e["loc"]), "rule": _rule(e)} for e in errors]
+    text = next((e for e in errors if e["type"] == UnstorableText.code), None)
+    first = broken[errors.index(text)] if text else broken[0]
+    refused = UnstorableText if text else Invalid
+    return refused(first["field"], first["rule"], errors=broken)
+
+
+def _field(where: tuple[str | int, ...]) -> str:
+    """`events[3].type` from ("body", "ask", "events", 3, "type"); the rest without its source."""
+    names = where[2:] if where[0] == "body" else where[1:]
+    text = ""
+    for part in names:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".") or "body"
+
+
+def _rule(error: dict[str, Any]) -> str:
+    given = error.get("ctx") or {}
+    if "rule" in given:
+        return str(given["rule"])
+    if error["type"] in _RULES:
+        return _RULES[error["type"]].format(**given)
+    return str(error["msg"])

@@ -1,0 +1,258 @@
+"""The types of every value that a caller sends: the store's own rules, with their JSON Schema.
+
+The rule is applied by the function of `rules/names.py` that the commands use too, so what OpenAPI
+says, what the API refuses and what the store takes cannot differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from agentstate.store.commands import CLAIM_LIMIT
+from agentstate.store.errors import Invalid
+from agentstate.store.payloads import RawJSON
+from agentstate.store.rules import names
+from agentstate.store.states import MOVES, Status
+
+SEQ_MAX = 2**53 - 1
+TOKEN_MAX = 2**63 - 1
+HOLD_OFF_SECONDS_MAX = 86_400
+MAX_ATTEMPTS_MAX = 1_000
+SEARCH_CHARS = 200
+CURSOR_CHARS = 1_000
+RUNS_PER_PAGE, EVENTS_PER_PAGE, ROWS_PER_PAGE = 200, 500, 500
+
+MOMENT_RULE = (
+    "an instant as RFC 3339 with a zone, at most microseconds, from 1970 to 9998"
+    " (in an address, write a plus sign as %2B)"
+)
+_MOMENT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+    r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_STATUSES = tuple(str(status) for status in MOVES)
+
+
+def rule(check: Callable[[str, Any], Any]) -> PlainValidator:
+    """A validator that refuses what `check(field, value)` refuses, with its code and its rule."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return check("", value)
+        except Invalid as broken:
+            inner = broken.field.lstrip(".")
+            text = f"{inner}: {broken.rule}" if inner else broken.rule
+            raise broken_rule(text, code=broken.code) from None
+
+    return PlainValidator(validate)
+
+
+def broken_rule(text: str, *, code: str = Invalid.code) -> PydanticCustomError:
+    """What a validator raises; `code` is that of the refusal that it becomes."""
+    return PydanticCustomError(code, "{rule}", {"rule": text})
+
+
+def _name(at_most: int) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": at_most, "pattern": f"^{names.NAME}$"}
+    )
+
+
+def _text(at_least: int, at_most: int, **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "minLength": at_least, "maxLength": at_most, **more})
+
+
+def whole(at_least: int, at_most: int) -> WithJsonSchema:
+    return WithJsonSchema({"type": "integer", "minimum": at_least, "maximum": at_most})
+
+
+def _line(at_least: int, at_most: int) -> PlainValidator:
+    return rule(lambda f, v: names.check_line(f, v, at_least=at_least, at_most=at_most))
+
+
+def _between(at_least: int, at_most: int) -> PlainValidator:
+    return rule(lambda f, v: names.check_whole(f, v, at_least=at_least, at_most=at_most))
+
+
+def _one_of(*words: str) -> PlainValidator:
+    def validate(value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise broken_rule(f"one of {', '.join(words)}")
+        return value
+
+    return PlainValidator(validate)
+
+
+def words(*words: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "enum": list(words)})
+
+
+# --- names and texts -----------------------------------------------------------------------------
+
+RunKey = Annotated[str, rule(names.check_run_key), _name(names.RUN_KEY_CHARS)]
+Unit = Annotated[str, rule(names.check_unit), _name(names.UNIT_CHARS)]
+Worker = Annotated[str, rule(names.check_worker), _name(names.WORKER_CHARS)]
+BudgetName = Annotated[str, rule(names.check_budget_name), _name(names.BUDGET_CHARS)]
+EventType = Annotated[
+    str,
+    rule(names.check_event_type),
+    _text(1, names.TYPE_CHARS, pattern=f"^{names.EVENT_TYPE}$"),
+]
+Id = Annotated[
+    str, rule(names.check_id), _text(1, names.ID_CHARS, pattern=r"^[!-~]([ -~]*[!-~])?$")
+]
+Task = Annotated[str, _line(1, names.TASK_CHARS), _text(1, names.TASK_CHARS)]
+Tag = Annotated[str, _line(1, names.TAG_CHARS), _text(1, names.TAG_CHARS)]
+Note = Annotated[str, _line(0, names.REASON_CHARS), _text(0, names.REASON_CHARS)]
+Reason = Annotated[str, _line(1, names.REASON_CHARS), _text(1, names.REASON_CHARS)]
+Tags = Annotated[
+    tuple[str, ...],
+    rule(names.check_tags),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": names.TAGS_PER_RUN,
+            "items": {"type": "string", "minLength": 1, "maxLength": names.TAG_CHARS},
+        }
+    ),
+]
+
+StatusWord = Annotated[str, _one_of(*_STATUSES), words(*_STATUSES)]
+FirstStatus = Annotated[
+    str, _one_of(Status.PENDING, Status.RUNNING), words(Status.PENDING, Status.RUNNING)
+]
+DeadlinePolicy = Annotated[
+    str, _one_of("report", "fail", "cancel"), words("report", "fail", "cancel")
+]
+
+# --- numbers -------------------------------------------------------------------------------------
+
+Amount = Annotated[
+    int,
+    rule(lambda f, v: names.check_amount(f, v, at_least=1)),
+    whole(1, names.AMOUNT_MAX),
+]
+Cap = Annotated[int, rule(names.check_amount), whole(0, names.AMOUNT_MAX)]
+TtlSeconds = Annotated[
+    int,
+    rule(names.check_ttl_seconds),
+    whole(names.TTL_SECONDS_MIN, names.TTL_SECONDS_MAX),
+]
+Seq = Annotated[int, _between(0, SEQ_MAX), whole(0, SEQ_MAX)]
+Token = Annotated[int, _between(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
+ClaimLimit = Annotated[int, _between(1, CLAIM_LIMIT), whole(1, CLAIM_LIMIT)]
+HoldOffSeconds = Annotated[int, _between(0, HOLD_OFF_SECONDS_MAX), whole(0, HOLD_OFF_SECONDS_MAX)]
+MaxAttempts = Annotated[int, _between(1, MAX_ATTEMPTS_MAX), whole(1, MAX_ATTEMPTS_MAX)]
+
+
+def _check_counters(field: str, value: Any) -> dict[str, int]:
+    # A counter may be called `data`, which the parser keeps as text.
+    if isinstance(value, dict):
+        value = {n: v.value() if isinstance(v, RawJSON) else v for n, v in value.items()}
+    return names.check_counters(field, value)
+
+
+Counters = Annotated[
+    dict[str, int],
+    rule(_check_counters),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": names.COUNTERS_PER_RUN,
+            "additionalProperties": {
+                "type": "integer",
+                "minimum": -names.AMOUNT_MAX,
+                "maximum": names.AMOUNT_MAX,
+            },
+        }
+    ),
+]
+
+# --- instants, payloads --------------------------------------------------------------------------
+
+
+def _moment(value: Any) -> datetime:
+    if not isinstance(value, str) or not _MOMENT.fullmatch(value):
+        raise broken_rule(MOMENT_RULE)
+    try:
+        at = datetime.fromisoformat(value.upper()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise broken_rule(MOMENT_RULE) from None
+    if not 1970 <= at.year <= 9998:
+        raise broken_rule(MOMENT_RULE)
+    return at
+
+
+Moment = Annotated[
+    datetime,
+    PlainValidator(_moment),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+
+def _payload(value: Any) -> RawJSON:
+    if not isinstance(value, RawJSON):
+        raise broken_rule("a JSON value")
+    return value
+
+
+def _object(value: Any) -> RawJSON:
+    if not _payload(value).text.startswith("{"):
+        raise broken_rule("a JSON object")
+    return _payload(value)
+
+
+# Kept as their text (bodies.PAYLOADS): what comes back is what was sent.
+Payload = Annotated[
+    RawJSON,
+    PlainValidator(_payload),
+    WithJsonSchema({"description": "any JSON value, at most 1 MiB, kept as it was sent"}),
+]
+PayloadObject = Annotated[
+    RawJSON,
+    PlainValidator(_object),
+    WithJsonSchema({"type": "object", "description": "at most 1 MiB, kept as it was sent"}),
+]
+
+# --- what stands in an address -------------------------------------------------------------------
+
+
+def _number_in_query(at_least: int, at_most: int) -> PlainValidator:
+    def check(field: str, value: Any) -> int:
+        number = int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+        return names.check_whole(field, number, at_least=at_least, at_most=at_most)
+
+    return rule(check)
+
+
+def _search(value: Any) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if not 1 <= len(text) <= SEARCH_CHARS or _CONTROL.search(text):
+        raise broken_rule(f"1 to {SEARCH_CHARS} characters, no control characters")
+    return text
+
+
+def _cursor(value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= CURSOR_CHARS or not value.isascii():
+        raise broken_rule("a cursor that this API has given out")
+    return value
+
+
+Search = Annotated[str, PlainValidator(_search), _text(1, SEARCH_CHARS)]
+CursorText = Annotated[str, PlainValidator(_cursor), _text(1, CURSOR_CHARS)]
+SeqInQuery = Annotated[int, _number_in_query(0, SEQ_MAX), whole(0, SEQ_MAX)]
+TokenInQuery = Annotated[int, _number_in_query(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
+RunsLimit = Annotated[int, _number_in_query(1, RUNS_PER_PAGE), whole(1, RUNS_PER_PAGE)]
+EventsLimit = Annotated[int, _number_in_query(1, EVENTS_PER_PAGE), whole(1, EVENTS_PER_PAGE)]
+RowsLimit = Annotated[int, _number_in_query(1, ROWS_PER_PAGE), whole(1, ROWS_PER_PAGE)]
+Order = Annotated[str, _one_of("newest", "oldest"), words("newest", "oldest")]
+Origin = Annotated[str, _one_of("store", "worker"), words("store", "worker")]
+LeaseState = Annotated[str, _one_of("live", "lapsed", "free"), words("live", "lapsed", "free")]

@@ -1,0 +1,87 @@
+"""What the headers of a write say: the version it is for, the token it is under, the key that makes
+repeating it safe. A header that cannot be read is refused; one that has no meaning here, too,
+because ignoring a precondition would be worse than any answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+
+from agentstate.api.access import WorkerRequest
+from agentstate.api.problems import request_id
+from agentstate.store import payloads
+from agentstate.store.callers import Circumstances
+from agentstate.store.errors import Invalid
+from agentstate.store.rules import names
+
+ATTEMPT_MAX = 1_000_000
+
+_VERSION = re.compile(r'"v([1-9][0-9]{0,17})"')
+_WHOLE = re.compile(r"[0-9]{1,19}")
+
+
+def version_to_match(request: WorkerRequest) -> int | None:
+    """The version of `If-Match: "v7"`; None without the header, and for `*`. Raises Invalid."""
+    sent = request.META.get("HTTP_IF_MATCH")
+    if sent is None or sent.strip() == "*":
+        return None
+    found = _VERSION.fullmatch(sent.strip())
+    if found is None:
+        raise Invalid("If-Match", 'one version of the run, as "v7"')
+    return int(found[1])
+
+
+def fence(request: WorkerRequest) -> int | None:
+    """The token of `Agentstate-Fence: 813`; None without the header. Raises Invalid."""
+    return _whole(request, "Agentstate-Fence", lambda n: 1 <= n < 2**63, "a fencing token, as 813")
+
+
+def circumstances(request: WorkerRequest, *, repeatable: bool = False) -> Circumstances:
+    """What the transport knows of a write.
+
+    repeatable: sending it twice does no harm by its nature, so an Idempotency-Key is ignored.
+    Raises Invalid.
+    """
+    attempt = _whole(
+        request,
+        "Agentstate-Attempt",
+        lambda n: 1 <= n <= ATTEMPT_MAX,
+        f"a whole number from 1 to {ATTEMPT_MAX}",
+    )
+    key = None if repeatable else request.META.get("HTTP_IDEMPOTENCY_KEY")
+    return Circumstances(
+        request_id=request_id(request) or None,
+        idempotency_key=None if key is None else names.check_id("Idempotency-Key", key),
+        fingerprint=None if key is None else _fingerprint(request),
+        attempt=attempt or 1,
+    )
+
+
+def check_unused(request: WorkerRequest, *unused: str) -> None:
+    """Raises Invalid when a header is there that has no meaning for this call."""
+    for name in unused:
+        if _meta(name) in request.META:
+            raise Invalid(name, "not with this call")
+
+
+def _fingerprint(request: WorkerRequest) -> bytes:
+    """The same for two requests exactly when they ask for the same: method, path, body."""
+    body = payloads.canonical(request.body_text)
+    return hashlib.sha256(f"{request.method}\n{request.path}\n{body}".encode()).digest()
+
+
+def _whole(
+    request: WorkerRequest, name: str, is_legal: Callable[[int], bool], rule: str
+) -> int | None:
+    sent = request.META.get(_meta(name))
+    if sent is None:
+        return None
+    if not _WHOLE.fullmatch(sent.strip()) or not is_legal(int(sent)):
+        raise Invalid(name, rule)
+    return int(sent)
+
+
+def _meta(name: str) -> str:
+    return f"HTTP_{name.upper().replace('-', '_')}"

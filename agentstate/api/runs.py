@@ -1,0 +1,336 @@
+"""Runs and their events: create, move, append, read."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from django.http import HttpResponse
+from ninja import Query, Router
+from pydantic import BaseModel
+
+from agentstate import store
+from agentstate.api import fields, schemas
+from agentstate.api.access import READ, WRITE, WRITE_OR_OPERATE, WorkerRequest
+from agentstate.api.contract import ATTEMPT, FENCE, IDEMPOTENCY_KEY, IF_MATCH, Sent, contract
+from agentstate.api.cursors import read_cursor, write_cursor
+from agentstate.api.headers import check_unused, circumstances, fence, version_to_match
+from agentstate.api.replies import (
+    event_members,
+    listed_run_members,
+    reply,
+    reply_result,
+    run_etag,
+    run_members,
+)
+from agentstate.store import audit, reads
+from agentstate.store.commands import (
+    EMPTY_OBJECT,
+    Append,
+    Charge,
+    CreateRun,
+    NewBudget,
+    NewEvent,
+    RunCreated,
+    Transition,
+)
+from agentstate.store.errors import (
+    AlreadyTerminal,
+    BudgetExhausted,
+    EventIdReuse,
+    Exists,
+    FenceRequired,
+    IllegalTransition,
+    NotFound,
+    PartialDuplicate,
+    SeqConflict,
+    StaleFence,
+    VersionConflict,
+)
+from agentstate.store.payloads import NULL
+from agentstate.store.rows import BudgetRow, LeaseRow, RunRow
+
+_NO_ID = UUID(int=0)  # of rows that are only told of
+FENCED = (StaleFence, FenceRequired, AlreadyTerminal)
+KEYED = (IDEMPOTENCY_KEY, ATTEMPT)
+
+router = Router(tags=["runs"])
+
+
+class RunsWanted(BaseModel):
+    """Which runs, and which page of them."""
+
+    status: list[fields.StatusWord] = []
+    task: fields.Task | None = None
+    tag: fields.Tag | None = None
+    owner: fields.Worker | None = None
+    parent: fields.RunKey | None = None
+    q: fields.Search | None = None
+    created_after: fields.Moment | None = None
+    created_before: fields.Moment | None = None
+    order: fields.Order = "newest"
+    cursor: fields.CursorText | None = None
+    limit: fields.RunsLimit = 50
+
+    def filter(self) -> reads.RunFilter:
+        return reads.RunFilter(
+            statuses=tuple(sorted(set(self.status))),
+            task=self.task,
+            tag=self.tag,
+            owner=self.owner,
+            parent=self.parent,
+            text=self.q,
+            created_after=self.created_after,
+            created_before=self.created_before,
+            newest_first=self.order == "newest",
+        )
+
+
+class EventsWanted(BaseModel):
+    """Which events of a run: numbers between `after` and `before`, both exclusive."""
+
+    after: fields.SeqInQuery = 0
+    before: fields.SeqInQuery | None = None
+    type: list[fields.EventType] = []
+    origin: fields.Origin | None = None
+    order: fields.Order = "oldest"
+    limit: fields.EventsLimit = 100
+
+
+@router.post(
+    "",
+    **contract(
+        "create_run",
+        answers=schemas.RunTold,
+        status=HTTPStatus.CREATED,
+        access=WRITE,
+        refuses=(Exists, NotFound, StaleFence, FenceRequired, AlreadyTerminal),
+        takes_body=True,
+        headers=(*KEYED, FENCE),
+    ),
+)
+def create_run(request: WorkerRequest, ask: Sent[schemas.CreateAsked]) -> HttpResponse:
+    """Make a run with its budgets and first events, in one transaction.
+
+    A child of a leased run needs the parent's token as Agentstate-Fence.
+    """
+    check_unused(request, "If-Match", *([] if ask.parent else ["Agentstate-Fence"]))
+    command = CreateRun(
+        task=ask.task,
+        key=ask.key,
+        status=ask.status,
+        tags=ask.tags,
+        attrs=ask.attrs or EMPTY_OBJECT,
+        parent=ask.parent,
+        deadline_at=ask.deadline_at,
+        deadline_policy=ask.deadline_policy,
+        max_attempts=ask.max_attempts,
+        budgets=tuple(
+            NewBudget(name=b.name, cap=b.cap, unit=b.unit, parent=b.parent) for b in ask.budgets
+        ),
+        events=_new_events(ask.events),
+        retain_seconds=ask.retain_seconds,
+        fence=fence(request),
+    )
+    made = store.execute(command, by=request.caller, under=circumstances(request))
+    answer = reply(
+        run_members(_as_made(command, made, request), request.caller),
+        status=HTTPStatus.CREATED,
+        replayed=made.replayed,
+        etag=run_etag(made.version),
+    )
+    answer.headers["Location"] = f"/api/v1/runs/{quote(made.run)}"
+    return answer
+
+
+def _as_made(command: CreateRun, made: RunCreated, request: WorkerRequest) -> reads.RunView:
+    """The run as it was when it was made. Not read again: a repeated request gets its first
+    answer, however far the run has come since."""
+    run = RunRow(
+        id=_NO_ID,
+        key=made.run,
+        task=command.task,
+        status=made.status,
+        version=made.version,
+        last_seq=made.last_seq,
+        tags=command.tags,
+        attrs=command.attrs.text,
+        max_attempts=command.max_attempts,
+        deadline_at=command.deadline_at,
+        deadline_policy=command.deadline_policy,
+        retain_seconds=command.retain_seconds,
+        created_by=request.caller.principal,
+        created_at=made.at,
+        updated_at=made.at,
+    )
+    budgets = tuple(
+        reads.BudgetView(
+            budget=BudgetRow(id=_NO_ID, run_id=_NO_ID, name=b.name, unit=b.unit, cap=b.cap),
+            parent=b.parent,
+        )
+        for b in sorted(command.budgets, key=lambda b: b.name)
+    )
+    return reads.RunView(
+        run=run,
+        parent=command.parent,
+        lease=LeaseRow(unit=run.unit),
+        budgets=budgets,
+        now=made.at,
+    )
+
+
+@router.get("", **contract("list_runs", answers=schemas.RunsTold, access=READ))
+def list_runs(request: WorkerRequest, wanted: Query[RunsWanted]) -> HttpResponse:
+    """Runs, newest first unless told otherwise, in pages.
+
+    next, prev: cursors for the same list; null where it ends. q: part of the key or task.
+    """
+    of = wanted.model_dump(exclude={"cursor", "limit"})
+    page = reads.runs(
+        wanted=wanted.filter(), limit=wanted.limit, place=read_cursor(wanted.cursor, of=of)
+    )
+    return reply(
+        {
+            "items": [listed_run_members(view, request.caller) for view in page.items],
+            "next": write_cursor(page.next, of=of),
+            "prev": write_cursor(page.prev, of=of),
+            "as_of": page.now,
+        }
+    )
+
+
+@router.get(
+    "/{key}", **contract("read_run", answers=schemas.RunTold, access=READ, refuses=(NotFound,))
+)
+def read_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
+    """One run. The answer's ETag names the version to guard a write with; it is never 304."""
+    view = reads.run(key)
+    return reply(run_members(view, request.caller), etag=run_etag(view.run.version))
+
+
+@router.post(
+    "/{key}/transitions",
+    **contract(
+        "move_run",
+        answers=schemas.MovedTold,
+        access=WRITE_OR_OPERATE,
+        refuses=(NotFound, IllegalTransition, VersionConflict, *FENCED),
+        takes_body=True,
+        headers=(*KEYED, FENCE, IF_MATCH),
+    ),
+)
+def move_run(
+    request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.TransitionAsked]
+) -> HttpResponse:
+    """Move a run to another status. A terminal move ends its lease, and absorbs.
+
+    Without a token, `operate` may cancel, pause and resume; everything else is the holder's.
+    """
+    command = Transition(
+        run=key,
+        to=ask.to,
+        from_status=ask.from_status,
+        result=ask.result,
+        reason=ask.reason,
+        if_match=version_to_match(request),
+        fence=fence(request),
+    )
+    moved = store.execute(command, by=request.caller, under=circumstances(request))
+    return reply_result(moved, etag=run_etag(moved.version))
+
+
+@router.post(
+    "/{key}/events",
+    **contract(
+        "append_events",
+        answers=schemas.AppendedTold,
+        status=HTTPStatus.CREATED,
+        access=WRITE,
+        refuses=(
+            NotFound,
+            SeqConflict,
+            PartialDuplicate,
+            EventIdReuse,
+            VersionConflict,
+            BudgetExhausted,
+            IllegalTransition,
+            *FENCED,
+        ),
+        takes_body=True,
+        headers=(*KEYED, FENCE, IF_MATCH),
+    ),
+)
+def append_events(
+    request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.AppendAsked]
+) -> HttpResponse:
+    """Append events: all or none, numbered without a hole. One finished step can be one write,
+    with what it adds to counters, what it spends, and the move that it ends with.
+
+    expected_seq: the last number that the caller has seen. Without it: after whatever is there.
+    Event ids are unique in the run for its life: sending the same ones again answers as before.
+    """
+    command = Append(
+        run=key,
+        events=_new_events(ask.events),
+        expected_seq=ask.expected_seq,
+        add=ask.add,
+        spend=tuple(
+            Charge(budget=c.budget, amount=c.amount, id=c.id, note=c.note) for c in ask.spend
+        ),
+        to=ask.to,
+        result=ask.result,
+        if_match=version_to_match(request),
+        fence=fence(request),
+    )
+    appended = store.execute(command, by=request.caller, under=circumstances(request))
+    return reply_result(appended, status=HTTPStatus.CREATED, etag=run_etag(appended.version))
+
+
+@router.get(
+    "/{key}/events",
+    **contract("list_events", answers=schemas.EventsTold, access=READ, refuses=(NotFound,)),
+)
+def list_events(
+    request: WorkerRequest, key: fields.RunKey, wanted: Query[EventsWanted]
+) -> HttpResponse:
+    """A run's events in pages of at most `limit` events and 1 MiB.
+
+    Go on with `after` (or `before`, newest first) set to the last number of the page, until
+    nothing comes or it is `last_seq`.
+    """
+    page = reads.events(
+        run_key=key,
+        wanted=reads.EventFilter(
+            after=wanted.after,
+            before=wanted.before,
+            types=tuple(wanted.type),
+            origin=wanted.origin,
+            newest_first=wanted.order == "newest",
+        ),
+        limit=wanted.limit,
+        with_payloads=request.caller.may("payloads"),
+    )
+    items = [
+        event_members(event, size, request.caller)
+        for event, size in zip(page.items, page.sizes, strict=True)
+    ]
+    return reply({"items": items, "last_seq": page.last_seq})
+
+
+@router.get(
+    "/{key}/verify",
+    **contract("verify_run", answers=schemas.VerifiedTold, access=READ, refuses=(NotFound,)),
+)
+def verify_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
+    """Derive everything about a run again from its events and ledgers; each difference is told."""
+    found = audit.verify_run(key)
+    differences: list[dict[str, Any]] = [
+        {"check": d.check, "what": d.what, "expected": d.expected, "found": d.found} for d in found
+    ]
+    return reply({"run": key, "sound": not found, "differences": differences})
+
+
+def _new_events(asked: list[schemas.EventAsked]) -> tuple[NewEvent, ...]:
+    return tuple(NewEvent(type=e.type, data=e.data or NULL, id=e.id) for e in asked)

@@ -1,0 +1,41 @@
+"""Addresses of the API, of health checks, and of the pages that explain problems."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from django.http import Http404, HttpRequest
+from django.urls import URLPattern, URLResolver, include, path, re_path
+
+from agentstate.api import budgets, health, leases, pages, runs
+from agentstate.api.contract import make_api
+from agentstate.api.door import guard
+
+api = make_api()
+api.add_router("/runs", runs.router)
+api.add_router("/runs", budgets.router)
+api.add_router("/leases", leases.router)
+api.add_router("", health.router)
+
+
+def nowhere(request: HttpRequest, **parts: str) -> NoReturn:
+    """Whatever looks like an address of the API and is none."""
+    raise Http404
+
+
+_endpoints, _app, _namespace = api.urls
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("api/v1/", include((guard(_endpoints), _app), namespace=_namespace)),
+    *guard(
+        [
+            path("api/v1/openapi.json", pages.openapi, {"api": api}),
+            path("api/v1/docs", pages.docs, {"api": api}),
+            path("health/live", health.is_live),
+            path("health/ready", health.is_ready),
+            path("problems/", pages.problem_index),
+            path("problems/<str:code>", pages.problem_page),
+            re_path(r"^(?:api|health|problems)/", nowhere),
+        ]
+    ),
+]

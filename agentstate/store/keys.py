@@ -1,0 +1,114 @@
+"""API keys: made once, shown once, kept as a salted hash, looked up at each call.
+
+A key is `as_<id>_<secret>`: the id finds the row, the secret (256 random bits) proves the key. So a
+look-up costs one row by its primary key, a revocation counts from the next call on, and nothing in
+the database lets anybody in. A slow hash would protect nothing: the secret cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from django.db import connection
+
+from agentstate.store.callers import SCOPES, Caller
+from agentstate.store.commands import CreateKey, KeyRevoked, RevokeKey
+from agentstate.store.errors import Invalid, Refusal
+from agentstate.store.execute import execute
+
+SECRET_BYTES, SALT_BYTES, HINT_CHARS = 32, 16, 4
+_KEY = re.compile(r"as_([0-9a-f]{32})_([A-Za-z0-9_-]{43})")
+
+LOOK_UP = """
+SELECT name, scopes, salt, digest, revoked_at IS NOT NULL,
+       coalesce(expires_at <= agentstate_now(), false),
+       coalesce(last_used_at < agentstate_now() - interval '1 minute', true)
+FROM agentstate_apikey WHERE id = %(id)s
+"""
+# Whoever finds the row locked leaves it: another call is just writing the same minute.
+MARK_USED = """
+UPDATE agentstate_apikey SET last_used_at = agentstate_now()
+WHERE id = (
+    SELECT id FROM agentstate_apikey
+    WHERE id = %(id)s
+      AND coalesce(last_used_at < agentstate_now() - interval '1 minute', true)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+"""
+
+
+class Unauthenticated(Refusal):
+    """No API key, or one that is unknown, expired or revoked."""
+
+    code, title, recorded = "unauthenticated", "No valid API key", False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key that was just made. `text` is the key itself: show it once and forget it."""
+
+    id: UUID
+    name: str
+    scopes: tuple[str, ...]
+    text: str = field(repr=False)
+
+
+def create_key(
+    *, name: str, scopes: Sequence[str], by: Caller, expires_at: datetime | None = None
+) -> NewKey:
+    """Make a key. Raises Invalid (an unknown scope, none, a name that is taken), NotAllowed."""
+    unknown = sorted(set(scopes) - set(SCOPES))
+    if unknown or not scopes:
+        raise Invalid("scopes", f"one or more of {', '.join(SCOPES)}")
+    key_id, secret = uuid4(), secrets.token_urlsafe(SECRET_BYTES)
+    salt = secrets.token_bytes(SALT_BYTES)
+    ordered = tuple(scope for scope in SCOPES if scope in scopes)
+    ask = CreateKey(
+        id=key_id,
+        name=name,
+        scopes=ordered,
+        salt=salt,
+        digest=digest_of(salt, secret),
+        hint=secret[-HINT_CHARS:],
+        expires_at=expires_at,
+    )
+    execute(ask, by=by)
+    return NewKey(id=key_id, name=name, scopes=ordered, text=f"as_{key_id.hex}_{secret}")
+
+
+def revoke_key(*, name: str, by: Caller, reason: str = "") -> KeyRevoked:
+    """End a key: its next call is refused. Repeating it is harmless.
+
+    Raises NotFound, NotAllowed.
+    """
+    return execute(RevokeKey(name=name, reason=reason), by=by)
+
+
+def find_caller(text: str) -> Caller:
+    """Who calls with this key. Raises Unauthenticated; never says whether an id exists."""
+    parts = _KEY.fullmatch(text)
+    if parts is None:
+        raise Unauthenticated("this is not an API key: as_, 32 hex digits, _, 43 characters")
+    found = {"id": UUID(parts[1])}
+    with connection.cursor() as cursor:
+        cursor.execute(LOOK_UP, found)
+        row = cursor.fetchone()
+        if row is None or not hmac.compare_digest(digest_of(row[2], parts[2]), bytes(row[3])):
+            raise Unauthenticated("this key is unknown")
+        name, scopes, _, _, revoked, expired, unmarked = row
+        if revoked or expired:
+            raise Unauthenticated(f"this key was {'revoked' if revoked else 'valid for a time'}")
+        if unmarked:
+            cursor.execute(MARK_USED, found)
+    return Caller(kind="key", name=name, scopes=frozenset(scopes))
+
+
+def digest_of(salt: bytes, secret: str) -> bytes:
+    return hashlib.sha256(bytes(salt) + secret.encode()).digest()

@@ -1,0 +1,447 @@
+"""Shared reads, for the API and the console: SELECT only, each page in one snapshot of its own.
+
+Lists are read by keyset, never by offset: a `Place` is a point between two rows (or on one), so
+rows that come or go meanwhile neither repeat nor hide others. What depends on the time is computed
+by the database's clock in the same statement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from agentstate.store import rowsql
+from agentstate.store.errors import NotFound
+from agentstate.store.payloads import PAYLOAD_BYTES_MAX
+from agentstate.store.rows import BudgetRow, EntryRow, EventRow, LeaseRow, RunRow, TermRow
+
+EVENTS_PAGE_BYTES = 1024 * 1024
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A point in a list. key: what the list is sorted by, exactly. backward: read towards the
+    start. inclusive: the row at `key` itself belongs to the page."""
+
+    key: tuple[Any, ...]
+    backward: bool = False
+    inclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page[R]:
+    """Rows in the list's order. next, prev: where the pages after and before begin, if any."""
+
+    items: tuple[R, ...]
+    now: datetime
+    next: Place | None = None
+    prev: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """Everything about a run but its events, as of `now`. parent: its key."""
+
+    run: RunRow
+    parent: str | None
+    lease: LeaseRow | None
+    budgets: tuple[BudgetView, ...]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetView:
+    """A budget and the name of the shared one above it, if there is one."""
+
+    budget: BudgetRow
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs: every condition that is given holds. newest_first: by creation.
+
+    created_after, created_before: exclusive. text: part of the key or task, in any case.
+    """
+
+    statuses: tuple[str, ...] = ()
+    task: str | None = None
+    tag: str | None = None
+    owner: str | None = None
+    parent: str | None = None
+    text: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    newest_first: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events of a run: numbers between `after` and `before`, both exclusive."""
+
+    after: int = 0
+    before: int | None = None
+    types: tuple[str, ...] = ()
+    origin: str | None = None
+    newest_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Events and the run's last number; sizes: bytes of each payload, in the same order."""
+
+    items: tuple[EventRow, ...]
+    sizes: tuple[int, ...]
+    last_seq: int
+
+
+def now() -> datetime:
+    """The database's clock, which decides everything."""
+    found: datetime = _rows("SELECT agentstate_now()", {})[0][0]
+    return found
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+def _of(alias: str, columns: str, **instead: str) -> str:
+    """`a.id, a.key, …` from a list of columns of rowsql.py; instead: SQL in place of a column."""
+    names = [column.strip() for column in columns.split(",")]
+    return ", ".join(instead.get(name.removesuffix("::text"), f"{alias}.{name}") for name in names)
+
+
+_RUN_WIDTH = len(rowsql.RUN_COLUMNS.split(","))
+
+BUDGETS = f"""
+SELECT p.name, {_of("b", rowsql.BUDGET_COLUMNS)} FROM agentstate_budget b
+LEFT JOIN agentstate_budget p ON p.id = b.parent_id
+"""
+RUN = f"""
+SELECT agentstate_now(), p.key,
+    (SELECT json_agg(b ORDER BY b.name)::text FROM ({BUDGETS} WHERE b.run_id = r.id)
+        AS b (parent, {rowsql.BUDGET_COLUMNS})),
+    {_of("r", rowsql.RUN_COLUMNS)}, {_of("l", rowsql.LEASE_COLUMNS)}
+FROM agentstate_run r
+LEFT JOIN agentstate_run p ON p.id = r.parent_id
+LEFT JOIN agentstate_lease l ON l.unit = 'run:' || r.key
+WHERE r.key = %(key)s
+"""
+
+
+def run(key: str) -> RunView:
+    """One run with its lease and budgets. Raises NotFound."""
+    rows = _rows(RUN, {"key": key})
+    if not rows:
+        raise NotFound(f"no run {key}", run=key)
+    return _run_view(rows[0])
+
+
+def _run_view(row: Sequence[Any]) -> RunView:
+    at, parent, budgets, *columns = row
+    lease = columns[_RUN_WIDTH:]
+    return RunView(
+        run=rowsql.read_run(columns[:_RUN_WIDTH]),
+        parent=parent,
+        lease=rowsql.read_lease(lease) if lease[0] is not None else None,
+        budgets=tuple(_aggregated(b) for b in json.loads(budgets or "[]")),
+        now=at,
+    )
+
+
+def _aggregated(members: dict[str, Any]) -> BudgetView:
+    """A budget that came as JSON, within the row of its run: in the snapshot of that row."""
+    parent = members.pop("parent")
+    ids = {name: members[name] and UUID(members[name]) for name in ("id", "run_id", "parent_id")}
+    return BudgetView(budget=BudgetRow(**members | ids), parent=parent)
+
+
+def runs(*, wanted: RunFilter, limit: int, place: Place | None = None) -> Page[RunView]:
+    """A page of runs with their leases, but without budgets, attrs, result and progress.
+
+    Places: (microseconds since 1970, id as hex).
+    """
+    params = _run_params(wanted)
+    order = _Order(("r.created_at", "r.id"), newest_first=wanted.newest_first)
+    if place is not None:
+        params |= {"at0": _EPOCH + _MICROSECOND * place.key[0], "at1": UUID(place.key[1])}
+    conditions = [sql for name, sql in _RUN_CONDITIONS.items() if params.get(name) is not None]
+    statement = _page(_LIST_RUNS, conditions, order, place)
+    rows = _rows(statement, params | {"limit": limit + 1})
+    views = [_run_view(row) for row in rows]
+    return _paged(views, limit=limit, place=place, key=_run_key, at=_read_at(rows))
+
+
+_LIST_RUNS = f"""
+SELECT agentstate_now(), p.key, NULL,
+    {_of("r", rowsql.RUN_COLUMNS, attrs="'{}'", result="NULL")},
+    {_of("l", rowsql.LEASE_COLUMNS, progress="NULL")}
+FROM agentstate_run r
+LEFT JOIN agentstate_run p ON p.id = r.parent_id
+LEFT JOIN agentstate_lease l ON l.unit = 'run:' || r.key
+"""
+_RUN_CONDITIONS = {
+    "statuses": "r.status = ANY(%(statuses)s)",
+    "task": "r.task = %(task)s",
+    "tag": "r.tags @> ARRAY[%(tag)s]::text[]",
+    "owner": "r.owner = %(owner)s",
+    "parent": "r.parent_id = (SELECT id FROM agentstate_run WHERE key = %(parent)s)",
+    "text": "(r.key ILIKE %(text)s OR r.task ILIKE %(text)s)",
+    "created_after": "r.created_at > %(created_after)s",
+    "created_before": "r.created_at < %(created_before)s",
+}
+
+
+def _run_params(wanted: RunFilter) -> dict[str, Any]:
+    return {
+        "statuses": list(wanted.statuses) or None,
+        "task": wanted.task,
+        "tag": wanted.tag,
+        "owner": wanted.owner,
+        "parent": wanted.parent,
+        "text": None if wanted.text is None else f"%{_literal(wanted.text)}%",
+        "created_after": wanted.created_after,
+        "created_before": wanted.created_before,
+    }
+
+
+def _literal(text: str) -> str:
+    """The text for LIKE, so that % and _ mean themselves."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _run_key(view: RunView) -> tuple[Any, ...]:
+    return (view.run.created_at - _EPOCH) // _MICROSECOND, view.run.id.hex
+
+
+# --- events --------------------------------------------------------------------------------------
+
+RUN_HEAD = "SELECT id, last_seq FROM agentstate_run WHERE key = %(key)s"
+# The inner page is bounded by count, the outer one by bytes as well; its first row always comes.
+# Numbers up to `last_seq` only: what is appended between the two statements is for the next page.
+EVENTS = """
+SELECT {columns}, size FROM (
+    SELECT *, sum(size) OVER (ORDER BY seq {order}) - size AS ahead FROM (
+        SELECT *, octet_length(data::text) AS size FROM agentstate_event
+        WHERE run_id = %(run_id)s AND seq > %(after)s AND seq < %(before)s {conditions}
+        ORDER BY seq {order} LIMIT %(limit)s
+    ) page
+) page WHERE ahead + size <= %(bytes_max)s OR ahead = 0 ORDER BY seq {order}
+"""
+_WITHOUT_PAYLOAD = rowsql.EVENT_COLUMNS.replace("data::text", "''::text AS data")
+
+
+def events(
+    *, run_key: str, wanted: EventFilter, limit: int, with_payloads: bool = True
+) -> EventPage:
+    """A page of a run's events, bounded by `limit` and by 1 MiB of payloads. Raises NotFound.
+
+    with_payloads: else `data` is empty, and only the sizes tell of it.
+    """
+    heads = _rows(RUN_HEAD, {"key": run_key})
+    if not heads:
+        raise NotFound(f"no run {run_key}", run=run_key)
+    run_id, last_seq = heads[0]
+    before = last_seq + 1 if wanted.before is None else min(wanted.before, last_seq + 1)
+    params = {
+        "run_id": run_id,
+        "after": wanted.after,
+        "before": before,
+        "types": list(wanted.types) or None,
+        "origin": wanted.origin,
+        "limit": limit,
+        "bytes_max": EVENTS_PAGE_BYTES if with_payloads else limit * PAYLOAD_BYTES_MAX,
+    }
+    rows = _rows(_events_statement(wanted, with_payloads), params)
+    return EventPage(
+        items=tuple(rowsql.read_event(row[:-1]) for row in rows),
+        sizes=tuple(row[-1] for row in rows),
+        last_seq=last_seq,
+    )
+
+
+def _events_statement(wanted: EventFilter, with_payloads: bool) -> str:
+    conditions = "AND type = ANY(%(types)s)" if wanted.types else ""
+    if wanted.origin is not None:
+        conditions += " AND origin = %(origin)s"
+    return EVENTS.format(
+        columns=rowsql.EVENT_COLUMNS if with_payloads else _WITHOUT_PAYLOAD,
+        conditions=conditions,
+        order="DESC" if wanted.newest_first else "ASC",
+    )
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+_BUDGETS_OF_RUN = f"{BUDGETS} WHERE b.run_id = %(run_id)s ORDER BY b.name"
+LEDGER = f"""
+SELECT {rowsql.ENTRY_COLUMNS} FROM agentstate_budgetentry
+WHERE budget_id = %(budget_id)s AND n > %(after)s ORDER BY n LIMIT %(limit)s
+"""
+
+
+def budgets(*, run_key: str) -> tuple[BudgetView, ...]:
+    """The run's own budgets, by name. Raises NotFound."""
+    heads = _rows(RUN_HEAD, {"key": run_key})
+    if not heads:
+        raise NotFound(f"no run {run_key}", run=run_key)
+    return _budgets(heads[0][0])
+
+
+def budget(*, run_key: str, name: str) -> BudgetView:
+    """One budget of a run. Raises NotFound."""
+    for view in budgets(run_key=run_key):
+        if view.budget.name == name:
+            return view
+    raise NotFound(f"the run {run_key} has no budget {name}", run=run_key, budget=name)
+
+
+def ledger(*, run_key: str, name: str, after: int, limit: int) -> tuple[EntryRow, ...]:
+    """Lines of a budget's ledger with numbers above `after`, in order. Raises NotFound."""
+    found = budget(run_key=run_key, name=name).budget
+    params = {"budget_id": found.id, "after": after, "limit": limit}
+    return tuple(rowsql.read_entry(row) for row in _rows(LEDGER, params))
+
+
+def _budgets(run_id: UUID) -> tuple[BudgetView, ...]:
+    return tuple(
+        BudgetView(budget=rowsql.read_budget(columns), parent=parent)
+        for parent, *columns in _rows(_BUDGETS_OF_RUN, {"run_id": run_id})
+    )
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+LEASES = f"SELECT agentstate_now(), {_of('l', rowsql.LEASE_COLUMNS)} FROM agentstate_lease l"
+_LEASE_STATES = {
+    "live": "l.token IS NOT NULL AND l.expires_at > agentstate_now()",
+    "lapsed": "l.token IS NOT NULL AND l.expires_at <= agentstate_now()",
+    "free": "l.token IS NULL",
+}
+TERMS = f"""
+SELECT {rowsql.TERM_COLUMNS} FROM agentstate_leaseterm
+WHERE unit = %(unit)s AND token < %(before)s ORDER BY token DESC LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """A unit's lease as of `now`."""
+
+    lease: LeaseRow
+    now: datetime = field(compare=False)
+
+
+def lease(unit: str) -> LeaseView:
+    """One unit's lease. Raises NotFound for a unit that nobody holds or lately held."""
+    rows = _rows(f"{LEASES} WHERE l.unit = %(unit)s", {"unit": unit})
+    if not rows:
+        raise NotFound(f"nobody holds {unit}, or has lately held it", unit=unit)
+    return _lease_view(rows[0])
+
+
+def leases(
+    *, state: str | None, owner: str | None, limit: int, place: Place | None = None
+) -> Page[LeaseView]:
+    """A page of leases, by unit. state: live, lapsed, free, or all. Places: (unit,)."""
+    params = {"owner": owner, "limit": limit + 1, "at0": place.key[0] if place else None}
+    conditions = [_LEASE_STATES[state]] if state is not None else []
+    if owner is not None:
+        conditions.append("l.owner = %(owner)s")
+    # By bytes: another order would depend on the locale of the database.
+    order = _Order(('l.unit COLLATE "C"',), newest_first=False)
+    rows = _rows(_page(LEASES, conditions, order, place), params)
+    views = [_lease_view(row) for row in rows]
+    return _paged(views, limit=limit, place=place, key=lambda v: (v.lease.unit,), at=_read_at(rows))
+
+
+def terms(*, unit: str, before: int | None, limit: int) -> tuple[TermRow, ...]:
+    """Terms of ownership, newest first, with tokens below `before`. Raises NotFound for none."""
+    bound = 2**63 - 1 if before is None else before
+    rows = _rows(TERMS, {"unit": unit, "before": bound, "limit": limit})
+    if not rows and before is None:
+        lease(unit)
+    return tuple(rowsql.read_term(row) for row in rows)
+
+
+def _lease_view(row: Sequence[Any]) -> LeaseView:
+    return LeaseView(lease=rowsql.read_lease(row[1:]), now=row[0])
+
+
+# --- keyset pages --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The columns that a list is sorted by, all in one direction; the last one is unique."""
+
+    columns: tuple[str, ...]
+    newest_first: bool
+
+    def by(self, *, backward: bool) -> str:
+        direction = "DESC" if self.newest_first != backward else "ASC"
+        return ", ".join(f"{column} {direction}" for column in self.columns)
+
+    def beyond(self, place: Place) -> str:
+        sign = "<" if self.newest_first != place.backward else ">"
+        names = ", ".join(f"%(at{n})s" for n in range(len(self.columns)))
+        return f"({', '.join(self.columns)}) {sign}{'=' * place.inclusive} ({names})"
+
+
+def _page(select: str, conditions: Sequence[str], order: _Order, place: Place | None) -> str:
+    """The statement of one page. It asks for a row more than fits, to know whether more follow."""
+    where = [*conditions, order.beyond(place)] if place else list(conditions)
+    clause = f"WHERE {' AND '.join(where)}" if where else ""
+    by = order.by(backward=bool(place and place.backward))
+    return f"{select} {clause} ORDER BY {by} LIMIT %(limit)s"
+
+
+def _paged[R](
+    found: list[R],
+    *,
+    limit: int,
+    place: Place | None,
+    key: Callable[[R], tuple[Any, ...]],
+    at: datetime | None,
+) -> Page[R]:
+    """What was read, as a page in the list's order with the places beside it."""
+    backward = bool(place and place.backward)
+    more, items = len(found) > limit, found[:limit]
+    if backward:
+        items.reverse()
+    if not items:
+        return _empty(place, at or now())
+    return Page(
+        items=tuple(items),
+        now=at or now(),
+        next=Place(key=key(items[-1])) if more or backward else None,
+        prev=Place(key=key(items[0]), backward=True) if place and (more or not backward) else None,
+    )
+
+
+def _empty[R](place: Place | None, at: datetime) -> Page[R]:
+    """Nothing there any more: the way back leads to where the caller came from."""
+    if place is None:
+        return Page(items=(), now=at)
+    back = Place(key=place.key, backward=not place.backward, inclusive=True)
+    return Page(
+        items=(), now=at, next=None if back.backward else back, prev=back if back.backward else None
+    )
+
+
+def _read_at(rows: Sequence[Sequence[Any]]) -> datetime | None:
+    return rows[0][0] if rows else None
+
+
+def _rows(statement: str, params: dict[str, Any]) -> list[Sequence[Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        return list(cursor.fetchall())
