@@ -15,6 +15,7 @@ from uuid import UUID
 from agentstate.store.errors import Invalid, TooLarge
 from agentstate.store.payloads import NULL, RawJSON, check
 from agentstate.store.rules import names
+from agentstate.store.rules.expect import check_clauses
 from agentstate.store.states import MOVES, Status
 
 EVENTS_PER_APPEND = 500
@@ -290,6 +291,73 @@ class Transition(Command[Moved]):
         names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
         _check_version("If-Match", self.if_match)
         _check_fence(self.fence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed(Result):
+    """replayed: the change id was applied before, at this version; nothing was written now."""
+
+    run: str
+    version: int
+    last_seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch(Command[Changed]):
+    """Change a run's fields, each by its own policy (`policy.py`), in one event `run.changed`.
+
+    notes, attrs (path -> value): newest wins, unless guarded. replace: all attrs at once.
+    add: to counters. tags_add, tags_remove: as sets. expect: clauses that have to hold
+    (`rules/expect.py`). id: a change id; the same id again answers the first version.
+    An operator without the holder's token may change tags and notes alone.
+    Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal (a run that has ended takes tags
+    and notes), VersionConflict, ExpectationFailed, Invalid.
+    """
+
+    run: str
+    notes: str | None = None
+    attrs: dict[str, RawJSON] = field(default_factory=dict)
+    replace: RawJSON | None = None
+    add: dict[str, int] = field(default_factory=dict)
+    tags_add: tuple[str, ...] = ()
+    tags_remove: tuple[str, ...] = ()
+    expect: dict[str, Any] = field(default_factory=dict)
+    id: str | None = None
+    if_match: int | None = None
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        if self.notes is not None:
+            names.check_text("notes", self.notes, at_most=names.NOTES_CHARS)
+        for path, value in self.attrs.items():
+            names.check_attrs_path("set", path)
+            check(value.text, path=f"attrs.{path}")
+        if self.replace is not None:
+            check(self.replace.text, path="replace")
+            _check_object("replace", self.replace)
+        names.check_counters("add", self.add)
+        _set(
+            self,
+            tags_add=names.check_tags("tags_add", self.tags_add),
+            tags_remove=names.check_tags("tags_remove", self.tags_remove),
+            expect=check_clauses(self.expect),
+        )
+        if self.id is not None:
+            names.check_id("id", self.id)
+        _check_version("If-Match", self.if_match)
+        _check_fence(self.fence)
+        if self.only_tags_and_notes and not self.touches_tags_or_notes:
+            raise Invalid("set", "at least one change: set, replace, add, tags_add or tags_remove")
+
+    @property
+    def only_tags_and_notes(self) -> bool:
+        return not (self.attrs or self.replace or self.add)
+
+    @property
+    def touches_tags_or_notes(self) -> bool:
+        return self.notes is not None or bool(self.tags_add or self.tags_remove)
 
 
 # --- leases --------------------------------------------------------------------------------------

@@ -105,6 +105,42 @@ def canonical(text: str) -> str:
     return "".join(_canonical(_strict_decoder(keep_numbers=True).decode(text)))
 
 
+def members(text: str) -> dict[str, str]:
+    """The members of a checked JSON object, each value as its text. Raises Invalid for others."""
+    at = _skip(text, 0)
+    if text[at : at + 1] != "{":
+        raise Invalid("attrs", "a JSON object")
+    found: dict[str, str] = {}
+    at = _skip(text, at + 1)
+    done = text[at : at + 1] == "}"
+    while not done:
+        name, at = _scan_string(text, at + 1)
+        at = _skip(text, _skip(text, at) + 1)
+        _, end = _decode(text, at, name)
+        found[name] = text[at:end]
+        at, done = _next(text, end, "}")
+    return found
+
+
+def with_member(text: str, path: list[str], value: str) -> str:
+    """The object with the member at `path` set to the JSON text `value`; all else to the letter.
+
+    Objects on the way are made when they are missing. Raises Invalid when one of them is another
+    kind of value.
+    """
+    found = members(text)
+    name, *rest = path
+    if rest:
+        inner = found.get(name, "{}")
+        if not inner.startswith("{"):
+            raise Invalid(f"attrs.{name}", "an object, to set something inside it")
+        value = with_member(inner, rest, value)
+    found[name] = value
+    return (
+        "{" + ",".join(f"{json.dumps(n, ensure_ascii=False)}:{v}" for n, v in found.items()) + "}"
+    )
+
+
 def _walk(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
     opening = text[at : at + 1]
     if level <= 4 and opening == "{":

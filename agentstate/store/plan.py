@@ -15,6 +15,7 @@ from agentstate.store.commands import (
     CreateRun,
     ImportRun,
     NoteLapsed,
+    Patch,
     ReclaimLease,
     ReleaseLease,
     RenewLease,
@@ -23,6 +24,7 @@ from agentstate.store.commands import (
     Transition,
 )
 from agentstate.store.rows import run_key_of, unit_of
+from agentstate.store.rules.decide import CHANGE
 from agentstate.store.states import TERMINAL
 
 
@@ -88,6 +90,25 @@ def _append(ask: Append) -> Plan:
             amount={c.budget: c.amount for c in ask.spend},
         ),
     )
+
+
+def _patch(ask: Patch) -> Plan:
+    return Plan(
+        operation="patch",
+        run=ask.run,
+        runs=(ask.run,),
+        event_ids=(CHANGE + ask.id,) if ask.id is not None else (),
+        token_sent=ask.fence,
+        wanted=_wanted(if_match=ask.if_match, expect=ask.expect, columns=_columns(ask)),
+    )
+
+
+def _columns(ask: Patch) -> list[str]:
+    """Which columns the caller wanted to change: what the contention pages group by."""
+    found = [f"counters.{name}" for name in ask.add] + [f"attrs.{path}" for path in ask.attrs]
+    found += ["attrs"] if ask.replace is not None else []
+    found += ["notes"] if ask.notes is not None else []
+    return found + (["tags"] if ask.tags_add or ask.tags_remove else [])
 
 
 def _transition(ask: Transition) -> Plan:
@@ -179,6 +200,7 @@ def _import(ask: ImportRun) -> Plan:
 _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     CreateRun: _create,
     Append: _append,
+    Patch: _patch,
     Transition: _transition,
     AcquireLease: _acquire,
     RenewLease: _renew,

@@ -18,6 +18,7 @@ from agentstate.store.commands import (
     AcquireLease,
     Append,
     Appended,
+    Changed,
     Charge,
     Claim,
     Claimed,
@@ -33,6 +34,7 @@ from agentstate.store.commands import (
     NewEvent,
     Noted,
     NoteLapsed,
+    Patch,
     Reclaimed,
     ReclaimLease,
     Released,
@@ -55,7 +57,7 @@ from agentstate.store.errors import (
     NotFound,
     Paused,
 )
-from agentstate.store.payloads import RawJSON, canonical, write
+from agentstate.store.payloads import RawJSON, canonical, check, with_member, write
 from agentstate.store.rows import (
     ActionRow,
     BudgetRow,
@@ -66,12 +68,14 @@ from agentstate.store.rows import (
     run_key_of,
     unit_of,
 )
-from agentstate.store.rules import budgets, history, leases, runs
+from agentstate.store.rules import budgets, expect, history, leases, runs
 from agentstate.store.rules.draft import Draft
-from agentstate.store.rules.names import AMOUNT_MAX
+from agentstate.store.rules.names import AMOUNT_MAX, check_tags
 from agentstate.store.states import TERMINAL, Status
 
 KEY_OF_A_RUN_WITHOUT_ONE = "r-"
+# Change ids share the events' unique index; no caller can write this sign into an event id.
+CHANGE = "Δ"
 
 
 class Deciding:
@@ -85,7 +89,14 @@ class Deciding:
         self.draft, self.by, self.request_id, self.units = draft, by, request_id, units
 
     def log(
-        self, run: RunRow, event_type: str, data: Mapping[str, Any], *, token: int | None = None
+        self,
+        run: RunRow,
+        event_type: str,
+        data: Mapping[str, Any],
+        *,
+        token: int | None = None,
+        event_id: str | None = None,
+        add: str | None = None,
     ) -> RunRow:
         return self.draft.log(
             run,
@@ -94,6 +105,8 @@ class Deciding:
             actor=self.by.principal,
             request_id=self.request_id,
             token=token,
+            event_id=event_id,
+            add=add,
         )
 
     def act(self, action: str, thing: str, run: RunRow | None = None, **more: Any) -> None:
@@ -337,6 +350,67 @@ def _added(run: RunRow, add: Mapping[str, int]) -> dict[str, int]:
     if len(counters) > 100:
         raise Invalid("add", "at most 100 counters a run")
     return counters
+
+
+def patch(ask: Patch, on: Deciding) -> Changed:
+    draft = on.draft
+    run = draft.run(ask.run)
+    before = draft.facts.events.get((run.id, CHANGE + ask.id)) if ask.id is not None else None
+    if before is not None and runs.written_by(before, run, ask.fence, on.by):
+        return Changed(
+            run=run.key, version=before.version, last_seq=before.seq, at=before.at, replayed=True
+        )
+    by_operator = ask.fence is None and ask.only_tags_and_notes and on.by.may("operate")
+    if not by_operator:
+        on.by.need("write")
+    runs.check_fence(run, ask.fence, on.by, without_token=by_operator)
+    if not ask.only_tags_and_notes:
+        runs.check_open(run)
+    if before is not None:
+        raise EventIdReuse(
+            f"change id {ask.id} was used by another caller", current=run.facts(), id=ask.id
+        )
+    runs.check_version(run, ask.if_match)
+    expect.check_expect(run, ask.expect)
+    changed = _patched(run, ask)
+    changed = on.log(
+        changed,
+        "run.changed",
+        _change(ask),
+        token=ask.fence,
+        event_id=CHANGE + ask.id if ask.id is not None else None,
+        add=write(ask.add) if ask.add else None,
+    )
+    if by_operator and on.by.kind == "person":
+        before_it = {"notes": run.notes, "tags": list(run.tags)}
+        after_it = {"notes": changed.notes, "tags": list(changed.tags)}
+        on.act("run.changed", run.key, changed, before=before_it, after=after_it)
+    return Changed(run=run.key, version=changed.version, last_seq=changed.last_seq, at=on.draft.now)
+
+
+def _patched(run: RunRow, ask: Patch) -> RunRow:
+    attrs = ask.replace.text if ask.replace is not None else run.attrs
+    for path, value in ask.attrs.items():
+        attrs = with_member(attrs, path.split("."), value.text)
+    tags = (set(run.tags) | set(ask.tags_add)) - set(ask.tags_remove)
+    return replace(
+        run,
+        notes=run.notes if ask.notes is None else ask.notes,
+        attrs=check(attrs, path="attrs").text,
+        counters=_added(run, ask.add),
+        tags=check_tags("tags", tags),
+    )
+
+
+def _change(ask: Patch) -> dict[str, Any]:
+    """What the event says: enough to make the same change again."""
+    said: dict[str, Any] = {}
+    if ask.notes is not None:
+        said["notes"] = ask.notes
+    for name in ("attrs", "replace", "add", "tags_add", "tags_remove"):
+        if getattr(ask, name):
+            said[name] = getattr(ask, name)
+    return said
 
 
 def transition(ask: Transition, on: Deciding) -> Moved:
@@ -830,6 +904,7 @@ def revoke_key(ask: RevokeKey, on: Deciding) -> KeyRevoked:
 _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     CreateRun: create_run,
     Append: append,
+    Patch: patch,
     Transition: transition,
     AcquireLease: acquire_lease,
     RenewLease: renew_lease,

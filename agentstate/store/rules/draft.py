@@ -191,6 +191,8 @@ class Draft:
         actor: str,
         request_id: str | None,
         token: int | None = None,
+        event_id: str | None = None,
+        add: str | None = None,
     ) -> RunRow:
         """Write one event of the store's own: number and version move by one."""
         run = replace(run, last_seq=run.last_seq + 1, version=run.version + 1, updated_at=self.now)
@@ -202,7 +204,9 @@ class Draft:
                 type=event_type,
                 origin="store",
                 data=write(data),
+                event_id=event_id,
                 token=token,
+                add=add,
                 actor=actor,
                 request_id=request_id,
                 at=self.now,

@@ -112,6 +112,15 @@ def check_amount(field: str, value: Any, *, at_least: int = 0) -> int:
     return check_whole(field, value, at_least=at_least, at_most=AMOUNT_MAX)
 
 
+def check_attrs_path(field: str, value: Any) -> str:
+    """Where in attrs: names of 1 to 64 characters with dots between them, at most ten."""
+    text = _text(field, value, 1, 10 * (BUDGET_CHARS + 1))
+    parts = text.split(".")
+    if len(parts) > 10 or not all(0 < len(part) <= BUDGET_CHARS for part in parts):
+        raise Invalid(f"{field}.attrs.{text}", "names of 1 to 64 characters with dots between")
+    return text
+
+
 def check_counters(field: str, value: Any) -> dict[str, int]:
     """What to add to counters: names to whole numbers, negative ones too (a correction)."""
     if not isinstance(value, dict):
