@@ -33,6 +33,7 @@ from typing import IO, Any
 from agentstate import env
 
 SUPPORTED = range(15, 19)
+USER = "agentstate"
 PORT = 5432  # only part of the socket's name
 READY, STARTING = 0, 1  # of pg_isready
 NO_ANSWER_SECONDS = 60
@@ -129,8 +130,8 @@ class EmbeddedPostgres:
     # --- start and stop, under the lock -----------------------------------------------------
 
     def _start(self) -> bool:
-        if self.process is not None:
-            self.process.poll()  # else a killed one stays a zombie that looks alive
+        for process in _launched:
+            process.poll()  # else a killed one stays a zombie that looks alive
         if self._ready() == READY:
             return False
         self._prepare_folders()
@@ -169,8 +170,9 @@ class EmbeddedPostgres:
         pid = self.postmaster_pid()
         if pid is not None and Path(f"/proc/{pid}").exists():
             # A zombie, or another program that was given the number: PostgreSQL would take it for
-            # a living server. Nobody is at work in the folder, so the file is out of date.
+            # a living server. Nobody is at work in the folder, so its files are out of date.
             (self.data / "postmaster.pid").unlink(missing_ok=True)
+            (self.socket / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
         return False
 
     def _may_try_again(self) -> bool:
@@ -242,7 +244,7 @@ class EmbeddedPostgres:
         self._give(draft)
         sync = ["--no-sync"] if self.settings.get("fsync") == "off" else []
         done = self._run(
-            "initdb", "-D", draft, "-U", "agentstate", "-A", "trust", "-E", "UTF8",
+            "initdb", "-D", draft, "-U", USER, "-A", "trust", "-E", "UTF8",
             "--no-instructions", *sync, *_locale_flags(self.major),
         )  # fmt: skip
         if done.returncode:
@@ -322,7 +324,7 @@ class EmbeddedPostgres:
         """0 ready, 1 starting or stopping, 2 no answer."""
         if not (self.socket / f".s.PGSQL.{PORT}").exists():
             return 2
-        return self._run("pg_isready", "-q", "-h", self.socket, "-p", PORT).returncode
+        return self._run("pg_isready", "-q", "-h", self.socket, "-p", PORT, "-U", USER).returncode
 
     def _run(self, name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

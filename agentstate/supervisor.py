@@ -83,9 +83,10 @@ class Supervisor:
         self.signals: list[float] = []  # when each came that asks to stop
         self._janitor: subprocess.Popen[bytes] | None = None
         self._wake_read, self._wake_write = os.pipe()
-        self._database_seen_at = time.monotonic()
         self._database_try_at = 0.0
         self._database_failed = False
+        if database is not None:
+            database.give_up = lambda: bool(self.signals)
 
     def __enter__(self) -> "Supervisor":
         for end in (self._wake_read, self._wake_write):

@@ -20,7 +20,7 @@ CHECKS: dict[str, list[str]] = {
     "types": ["-m", "mypy", "."],
     "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
     "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
-    "templates": ["-m", "djlint", "--check", "--lint", "--quiet", "templates"],
+    "templates": ["-m", "djlint", "--lint", "--quiet", "templates"],
 }
 LOCKS = {
     "requirements.lock": [],

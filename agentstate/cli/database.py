@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentstate.cli.output import CommandFailure, progress
+from agentstate.embedded import EmbeddedPostgres
 
 
 def load_settings() -> None:
@@ -25,15 +26,13 @@ def load_settings() -> None:
 
 
 @contextmanager
-def running_server() -> Iterator[None]:
-    """Have the embedded server run, unless DATABASE_URL names another."""
+def running_server() -> Iterator[EmbeddedPostgres | None]:
+    """Have the embedded server run and yield it; nothing when DATABASE_URL names another."""
     from django.conf import settings
     from django.db import connections
 
-    from agentstate.embedded import EmbeddedPostgres
-
     if not settings.EMBEDDED:
-        yield
+        yield None
         return
     server = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres")
     if not server.is_listening():
@@ -41,7 +40,7 @@ def running_server() -> Iterator[None]:
         progress(f"PostgreSQL {'is set up' if is_new else 'starts'} in {server.base} …")
     with server.held():
         try:
-            yield
+            yield server
         finally:
             connections.close_all()
 

@@ -68,7 +68,7 @@ def save_user(*, name: str, role: str, password: str) -> bool:
         person.is_active = True
         person.set_password(password)
         person.save()
-        person.groups.set([Group.objects.get(name=role)])
+        person.groups.set([Group.objects.get_or_create(name=role)[0]])  # a role is a group's name
     return is_new
 
 

@@ -129,7 +129,6 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
     load_settings()
     from django.conf import settings
 
-    from agentstate.embedded import EmbeddedPostgres
     from agentstate.prepare import prepare
 
     started = time.monotonic()
@@ -138,12 +137,9 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
         listener = stack.enter_context(listen(options.host, options.port))
         url = address(listener)
         claim(url)
-        stack.enter_context(running_server())
+        database = stack.enter_context(running_server())
         prepared = prepare(report=progress)
         progress(f"PostgreSQL {prepared.server} is ready · starting web and background work …")
-        database = (
-            EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres") if settings.EMBEDDED else None
-        )
         supervisor = Supervisor(folder=ROOT, report=event, database=database)
         stack.enter_context(supervisor)
         web = supervisor.add(web_child(listener))

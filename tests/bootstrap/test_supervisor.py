@@ -128,6 +128,7 @@ def test_a_log_is_kept_within_bounds(site, tmp_path, monkeypatch):
     assert "123456789" in child.log.with_suffix(".log.1").read_text()
 
 
+@pytest.mark.long  # the stubborn one is given eight seconds
 def test_when_the_parent_is_killed_its_children_end(open_folder):
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(open_folder), STUBBORN],
