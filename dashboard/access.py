@@ -39,6 +39,10 @@ class Access:
     role: str
     scopes: frozenset[str]
 
+    @property
+    def may_see_payloads(self) -> bool:
+        return "payloads" in self.scopes
+
     def may(self, scope: str) -> bool:
         return scope in self.scopes
 

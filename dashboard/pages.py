@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -12,11 +13,15 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
+from django.urls import reverse
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
+from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
 
 from agentstate.store.callers import Circumstances
 from dashboard.access import Access, access_of
+from dashboard.queries.clock import database_now
+from dashboard.queries.leases import count_lapsed
 
 
 class ConsoleRequest(HttpRequest):
@@ -24,7 +29,45 @@ class ConsoleRequest(HttpRequest):
 
     access: Access
     htmx: HtmxDetails
+    places: Any
     request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An entry of the navigation. badge: how many things there need somebody."""
+
+    label: str
+    address: str
+    icon: str
+    current: bool
+    badge: str = ""
+    badge_title: str = ""
+
+
+PLACES = (
+    ("Runs", "runs", "queue-list"),
+    ("Leases", "leases", "key"),
+    ("Contention", "contention", "bolt"),
+    ("Audit", "audit", "clipboard-document-list"),
+)
+
+
+def places(request: ConsoleRequest) -> list[Place]:
+    """The navigation as it stands on this page."""
+    lapsed = count_lapsed(database_now())
+    badges = {"leases": f"{lapsed}" if lapsed < 100 else "99+"} if lapsed else {}
+    return [
+        Place(
+            label=label,
+            address=reverse(name),
+            icon=icon,
+            current=request.path.split("/")[1] == reverse(name)[1:],
+            badge=badges.get(name, ""),
+            badge_title="lapsed",
+        )
+        for label, name, icon in PLACES
+    ]
 
 
 type View = Callable[..., HttpResponseBase]
@@ -44,6 +87,7 @@ def page(view: View) -> View:
             request.access = access_of(request.user)
             if not request.access.may("read"):
                 raise PermissionDenied("Your account has no role yet. Ask an admin for one.")
+            request.places = SimpleLazyObject(lambda: places(request))
             response = view(request, *args, **named)
         add_never_cache_headers(response)
         patch_vary_headers(response, ["HX-Request"])

@@ -55,7 +55,7 @@ def status(value: str) -> SafeString:
     """A run's status: icon and word."""
     known = value in set(Status)
     return format_html(
-        '<span class="status status-{}">{}{}</span>',
+        '<span class="status status-{}">{}<span class="word">{}</span></span>',
         value if known else "unknown",
         icon(STATUS_ICONS[Status(value)] if known else "question-mark-circle"),
         value,
@@ -67,7 +67,9 @@ def is_terminal(value: str) -> bool:
     return value in TERMINAL
 
 
+@register.filter
 def epoch_ms(at: datetime) -> int:
+    """Milliseconds since 1970, for the page's script."""
     return int(at.timestamp() * 1000)
 
 
@@ -134,6 +136,17 @@ def duration(span: timedelta | float | None) -> str:
     return _two(whole // 86_400, "d", whole % 86_400 // 3600, "h")
 
 
+@register.filter
+def between(start: datetime, end: datetime) -> str:
+    return duration(end - start)
+
+
+@register.filter
+def plain(value: float) -> str:
+    """A coordinate: no grouping, at most one decimal."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
 def _two(large: int, unit: str, small: int, part: str) -> str:
     return f"{large} {unit} {small} {part}" if small else f"{large} {unit}"
 
@@ -184,3 +197,8 @@ def address(context: template.Context, **changes: Any) -> str:
 @register.filter
 def query_string(parameters: dict[str, str]) -> str:
     return urlencode(parameters)
+
+
+@register.filter
+def lookup(values: dict[str, Any], name: str) -> Any:
+    return values.get(name, 0)

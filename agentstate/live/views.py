@@ -1,0 +1,82 @@
+"""The stream of hints for open pages of the console."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+
+from agentstate.live.hub import Hint, Message, Notice, hub
+from agentstate.live.sessions import watch
+
+RETRY_MS = 2_000
+PING_SECONDS = 10.0
+# Then the browser connects again and is looked at anew.
+LONGEST_SECONDS = 600.0
+KEY_CHARS_MAX = 200
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+    "Content-Encoding": "identity",
+}
+
+
+async def console(request: HttpRequest) -> HttpResponseBase:
+    """Hints about one run (`?run=key`) or all, for a person with a role, as server-sent events.
+
+    401 without a session, 403 without a role; a browser does not come back after either. No
+    database connection is held once it streams.
+    """
+    user = await request.auser()
+    if not isinstance(user, User) or not request.session.session_key:
+        return HttpResponse(status=401)
+    if not user.is_superuser and not await user.groups.aexists():
+        return HttpResponse(status=403)
+    run = request.GET.get("run") or None
+    if run is not None and len(run) > KEY_CHARS_MAX:
+        return HttpResponse(status=400)
+    await sync_to_async(connections.close_all)()
+    stream = send_hints(request.session.session_key, user.pk, run)
+    return StreamingHttpResponse(stream, content_type="text/event-stream", headers=HEADERS)
+
+
+async def send_hints(session: str, user: int, run: str | None) -> AsyncIterator[str]:
+    """Hints as they come, a comment when there is none, an end when the session is over."""
+    watched, source = watch(), hub()
+    over = watched.enter(session, user)
+    subscription = await source.subscribe(run)
+    loop = asyncio.get_running_loop()
+    end_at = loop.time() + LONGEST_SECONDS
+    try:
+        yield f"retry: {RETRY_MS}\n\n"
+        while not over.is_set() and loop.time() < end_at:
+            try:
+                message = await asyncio.wait_for(subscription.queue.get(), PING_SECONDS)
+            except TimeoutError:
+                yield ": still here\n\n"
+                continue
+            yield write(message, run)
+            if message is Notice.BYE:
+                return
+    finally:
+        source.unsubscribe(subscription)
+        watched.leave(session)
+
+
+def write(message: Message, run: str | None) -> str:
+    """One server-sent event. Its data is one line of JSON, so no text can add a line of its own."""
+    if isinstance(message, Notice):
+        return f"event: {message.value}\ndata: {{}}\n\n"
+    return f"event: hint\ndata: {json.dumps(told(message, run))}\n\n"
+
+
+def told(hint: Hint, run: str | None) -> dict[str, object]:
+    runs = hint.runs
+    if run is not None and runs is not None:
+        runs = {run: runs[run]}
+    return {"position": hint.position} | ({} if runs is None else {"runs": runs})

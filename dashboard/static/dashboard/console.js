@@ -1,0 +1,85 @@
+// What every page can do with a script; all of it works without, only with more loading.
+import "./keys.js";
+import "./live.js";
+
+const root = document.documentElement;
+root.dataset.script = "";
+
+const YEAR_SECONDS = 31536000;
+
+// The theme changes at once; the cookie lets the server send the next page in it.
+document.addEventListener("submit", (event) => {
+  const button = event.submitter;
+  if (event.target.matches(".theme form") && button?.name === "theme") {
+    event.preventDefault();
+    const theme = button.value === "system" ? "" : button.value;
+    root.dataset.theme = theme;
+    document.cookie = theme
+      ? `agentstate_theme=${theme};path=/;max-age=${YEAR_SECONDS};samesite=lax`
+      : "agentstate_theme=;path=/;max-age=0;samesite=lax";
+    for (const one of event.target.querySelectorAll("[aria-pressed]")) one.setAttribute("aria-pressed", String(one === button));
+    event.target.closest("details").open = false;
+    return;
+  }
+  // A double click sends once; the server would act once all the same.
+  const once = event.target.querySelector("[data-once]");
+  if (once) {
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "1";
+    once.setAttribute("aria-disabled", "true");
+  }
+});
+addEventListener("pageshow", () => {
+  for (const form of document.querySelectorAll("form[data-sent]")) {
+    delete form.dataset.sent;
+    form.querySelector("[data-once]").removeAttribute("aria-disabled");
+  }
+});
+
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open], details.help[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+  const copy = event.target.closest("[data-copy], [data-copy-from]");
+  if (copy) copyText(copy);
+});
+
+async function copyText(button) {
+  const from = button.dataset.copyFrom;
+  try {
+    const text = from ? await (await fetch(from)).text() : button.dataset.copy;
+    await navigator.clipboard.writeText(text);
+    button.classList.add("is-done");
+    setTimeout(() => button.classList.remove("is-done"), 1500);
+  } catch {
+    button.classList.add("bad");
+  }
+}
+
+// The open event is marked in its list, also when the pane was filled by a part of the page.
+document.addEventListener("htmx:afterSettle", (event) => {
+  if (event.target.id !== "pane") return;
+  const opened = event.target.querySelector("[data-event]");
+  for (const row of document.querySelectorAll('#events [aria-current="true"]')) row.removeAttribute("aria-current");
+  if (opened) document.getElementById(`e-${opened.dataset.event}`)?.setAttribute("aria-current", "true");
+});
+document.addEventListener("click", (event) => {
+  const close = event.target.closest("[data-close-pane]");
+  if (!close || !window.htmx) return;
+  event.preventDefault();
+  const back = new URL(close.href);
+  document.getElementById("split")?.classList.remove("is-open");
+  const row = document.querySelector('#events [aria-current="true"]');
+  row?.removeAttribute("aria-current");
+  document.getElementById("pane").replaceChildren();
+  history.pushState({ htmx: true }, "", back);
+  row?.querySelector("a")?.focus();
+});
+
+// On the page that asks for a reclaim: say so when the facts have moved on since it was opened.
+new MutationObserver(() => {
+  const form = document.querySelector("[data-seen-token]");
+  const facts = document.getElementById("facts");
+  const moved = document.getElementById("moved");
+  if (form && facts && moved) moved.hidden = facts.dataset.token === form.dataset.seenToken;
+}).observe(document.getElementById("main"), { childList: true, subtree: true });

@@ -1,0 +1,65 @@
+// Single keys, unless they are switched off, a field has the focus, or a modifier is pressed.
+import { follow } from "./follow.js";
+
+const OFF = "agentstate-keys-off";
+const PLACES = { r: "/runs", l: "/leases", c: "/contention", a: "/audit" };
+const sheet = document.getElementById("keys");
+const box = document.getElementById("keys-on");
+let after = "";
+let timer = null;
+
+function stored() {
+  try { return localStorage.getItem(OFF); } catch { return null; }
+}
+
+function rows() {
+  return [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.querySelector("a[href]") && row.offsetParent);
+}
+
+function move(step) {
+  const all = rows();
+  if (!all.length) return;
+  const from = all.findIndex((row) => row.classList.contains("is-chosen") || row.contains(document.activeElement));
+  const to = all[Math.min(all.length - 1, Math.max(0, from < 0 ? (step > 0 ? 0 : all.length - 1) : from + step))];
+  document.querySelectorAll(".is-chosen").forEach((row) => row.classList.remove("is-chosen"));
+  to.classList.add("is-chosen");
+  const link = to.querySelector("a[href]");
+  link.focus({ preventScroll: true });
+  to.scrollIntoView({ block: "nearest" });
+}
+
+function close() {
+  document.querySelectorAll("details.menu[open], details.help[open]").forEach((menu) => { menu.open = false; menu.querySelector("summary").focus(); });
+  document.querySelector("[data-close-pane]")?.click();
+}
+
+const deeds = {
+  "/": () => document.getElementById("jump")?.focus(),
+  "?": () => sheet?.showModal(),
+  j: () => move(1),
+  k: () => move(-1),
+  o: () => document.querySelector(".is-chosen a[href]")?.click(),
+  "[": () => document.querySelector('main a[rel="prev"]')?.click(),
+  "]": () => document.querySelector('main a[rel="next"]')?.click(),
+  f: () => follow.toggle(),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !sheet?.open) { close(); return; }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || sheet?.open) return;
+  if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+  if (event.key !== "?" && stored()) return;
+  if (after === "g" && PLACES[event.key]) { event.preventDefault(); location.assign(PLACES[event.key]); return; }
+  after = event.key;
+  clearTimeout(timer);
+  timer = setTimeout(() => { after = ""; }, 1200);
+  const deed = deeds[event.key];
+  if (deed) { event.preventDefault(); deed(); }
+});
+
+if (box) {
+  box.checked = !stored();
+  box.addEventListener("change", () => {
+    try { box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1"); } catch { /* kept for this page only */ }
+  });
+}

@@ -1,0 +1,72 @@
+"""How events, refusals and operator actions are written in tables."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from agentstate.store.models import OperatorAction
+from dashboard import payloads
+from dashboard.families import FAMILIES, family_of
+from dashboard.queries.contention import Row
+from dashboard.timeline import TERM_COLOURS
+
+register = template.Library()
+register.filter("preview", payloads.preview)
+register.filter("family", family_of)
+
+
+@register.simple_tag
+def term_swatch(colours: dict[int, int], token: int | None) -> SafeString:
+    """The colour of the term that an event was written under."""
+    colour = "none" if token is None else str(colours.get(token, "none"))
+    label = "no token" if token is None else f"token {token}"
+    return format_html('<span class="swatch term-{}" title="{}"></span>', colour, label)
+
+
+@register.filter
+def term_colour(at: int) -> int:
+    return at % TERM_COLOURS
+
+
+@register.filter
+def actor(principal: str | None) -> str:
+    """`person:ana` is ana; a key and a part of the system keep their kind."""
+    return (principal or "–").removeprefix("person:")
+
+
+@register.filter
+def changes(action: OperatorAction) -> list[dict[str, str]]:
+    """What an action changed, name by name."""
+    names = list(dict.fromkeys([*action.before, *action.after]))
+    return [
+        {"name": name, "before": _said(action.before, name), "after": _said(action.after, name)}
+        for name in names
+        if action.before.get(name) != action.after.get(name)
+    ]
+
+
+def _said(values: dict[str, Any], name: str) -> str:
+    value = values.get(name)
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@register.filter
+def pieces(row: Row, rows: list[Row]) -> list[dict[str, Any]]:
+    """A row's bar in parts by family, as long as its share of the longest."""
+    most = rows[0].total
+    found: list[dict[str, Any]] = []
+    x = 0.0
+    for family in FAMILIES:
+        if count := row.families.get(family.name, 0):
+            width = round(100 * count / most, 2)
+            found.append({"family": family.name, "x": round(x, 2), "width": width})
+            x += width
+    return found

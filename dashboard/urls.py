@@ -1,0 +1,27 @@
+"""The console's addresses."""
+
+from django.contrib.auth.views import LogoutView
+from django.urls import path
+from django.views.generic import RedirectView
+
+from dashboard.views import actions, contention, leases, runs, session, story
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="runs"), name="home"),
+    path("login", session.Login.as_view(), name="login"),
+    path("logout", LogoutView.as_view(), name="logout"),
+    path("theme", session.choose_theme, name="theme"),
+    path("jump", runs.jump, name="jump"),
+    path("runs", runs.show, name="runs"),
+    path("runs/-/refresh", runs.refresh, name="runs-refresh"),
+    path("runs/<str:key>", story.show, name="run"),
+    path("runs/<str:key>/refresh", story.refresh, name="run-refresh"),
+    path("runs/<str:key>/timeline", story.show_timeline, name="run-timeline"),
+    path("runs/<str:key>/events/<int:seq>/payload", story.payload, name="run-payload"),
+    path("runs/<str:key>/<str:action>", story.act, name="run-act"),
+    path("leases", leases.show, name="leases"),
+    path("leases/<str:unit>", leases.show_unit, name="lease"),
+    path("leases/<str:unit>/reclaim", leases.reclaim, name="reclaim"),
+    path("contention", contention.show, name="contention"),
+    path("audit", actions.show, name="audit"),
+]

@@ -1,0 +1,205 @@
+"""Leases: the stuck ones first, one unit's past, and taking a unit from its holder."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from agentstate import store
+from agentstate.store.commands import ReclaimLease
+from agentstate.store.errors import HolderChanged, Invalid, LeaseHeld, NotAllowed, Refusal
+from dashboard import cursors, sentences
+from dashboard.access import allowed_actions
+from dashboard.forms import form_circumstances, one_line, whole
+from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.queries import leases as queries
+from dashboard.queries.clock import database_now
+from dashboard.queries.leases import UnitStory
+
+HOLD_OFF_SECONDS_MAX = 86_400
+
+
+@require_safe
+@page
+def show(request: ConsoleRequest) -> HttpResponseBase:
+    """The board: `owner` how the holder's name begins, `after` the place among live ones."""
+    now = database_now()
+    owner = request.GET.get("owner", "").strip().replace("\0", "")[:200]
+    after = request.GET.get("after", "")
+    try:
+        board = queries.read_board(now=now, owner=owner, after=after)
+    except cursors.BadCursor:
+        board, after = queries.read_board(now=now, owner=owner), ""
+    context = {
+        "now": now,
+        "board": board,
+        "owner": owner,
+        "after": after,
+        "strip": queries.read_strip(now=now),
+        "may_reclaim": request.access.may("operate"),
+        "may_force": request.access.may("override"),
+    }
+    if is_partial(request, "board"):
+        return render(request, "leases/board.html", context)
+    return render(request, "leases/list.html", context)
+
+
+@require_safe
+@page
+def show_unit(request: ConsoleRequest, unit: str) -> HttpResponseBase:
+    """One unit: who has it, who had it, what was done to it and what it refused."""
+    story = read_story(unit)
+    if story is None:
+        return render(request, "leases/unknown.html", {"unit": unit}, status=404)
+    context = describe(request, story) | {
+        "takeover": queries.read_takeover(story),
+        "refusals": queries.refusals_of_unit(story, limit=50),
+        "operator_actions": story.actions,
+    }
+    template = "leases/unit_parts.html" if is_partial(request, "unit") else "leases/unit.html"
+    return render(request, template, context)
+
+
+def read_story(unit: str) -> UnitStory | None:
+    return None if "\0" in unit else queries.read_unit(unit, now=database_now())
+
+
+def describe(request: ConsoleRequest, story: UnitStory) -> dict[str, Any]:
+    lease, now = story.lease, story.now
+    thing = {
+        "kind": "unit",
+        "held": story.state != "free",
+        "live": story.state in ("live", "late"),
+    }
+    return {
+        "story": story,
+        "unit": story.unit,
+        "run": story.run,
+        "lease": lease,
+        "lease_state": story.state,
+        "now": now,
+        "verdict": allowed_actions(request.access, thing)["reclaim"],
+        "silent_seconds": sentences.since_renewal_seconds(lease, now) if lease else 0,
+        "rhythm_seconds": rhythm_seconds(story),
+        "term_of_now": story.terms[0] if story.terms and thing["held"] else None,
+    }
+
+
+def rhythm_seconds(story: UnitStory) -> float | None:
+    """How often the holder has renewed on average, once it has done so twice."""
+    lease = story.lease
+    if lease is None or lease.renewals < 2 or not lease.renewed_at or not lease.acquired_at:
+        return None
+    return (lease.renewed_at - lease.acquired_at).total_seconds() / lease.renewals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What the operator saw and says, as it came."""
+
+    token: int | None
+    owner: str
+    reason: str
+    hold_off: str
+    force: bool
+    typed: str
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
+def reclaim(request: ConsoleRequest, unit: str) -> HttpResponseBase:
+    """Ask with the facts; then free the unit, if its holder is still who the operator saw."""
+    story = read_story(unit)
+    if story is None:
+        raise Http404
+    if request.method != "POST":
+        return ask(request, story)
+    form = Form(
+        token=whole(request.POST.get("expected_token")),
+        owner=request.POST.get("expected_owner", ""),
+        reason=one_line(request.POST.get("reason", "")),
+        hold_off=request.POST.get("hold_off_seconds", "").strip(),
+        force=request.POST.get("force") == "yes",
+        typed=request.POST.get("typed_owner", "").strip(),
+    )
+    return carry_out(request, story, form)
+
+
+def ask(
+    request: ConsoleRequest,
+    story: UnitStory,
+    *,
+    form: Form | None = None,
+    errors: dict[str, str] | None = None,
+    refused: Refusal | None = None,
+    status: int = 200,
+) -> HttpResponseBase:
+    """The page that asks. After a refusal it shows what changed, and carries the new facts."""
+    keep = form is not None and refused is None
+    context = describe(request, story) | {
+        "form": form,
+        "errors": errors or {},
+        "refused": refused,
+        "changed": isinstance(refused, HolderChanged),
+        # What the form carries: as it was while only its own fields are mended, else as it is now.
+        "seen_token": form.token if keep and form else story.lease and story.lease.token,
+        "seen_owner": form.owner if keep and form else story.lease and story.lease.owner,
+        "form_key": request.POST.get("form_key", "") if keep else uuid.uuid4().hex,
+    }
+    if is_partial(request, "facts"):
+        return render(request, "leases/facts.html", context)
+    return render(request, "leases/reclaim.html", context, status=status)
+
+
+def carry_out(request: ConsoleRequest, story: UnitStory, form: Form) -> HttpResponseBase:
+    """One command; the effect, its event and the audit row commit together, or nothing does."""
+    errors = check(form)
+    if errors or form.token is None:
+        return ask(request, story, form=form, errors=errors, status=422)
+    try:
+        command = ReclaimLease(
+            unit=story.unit,
+            expected_token=form.token,
+            expected_owner=form.owner,
+            reason=form.reason,
+            force=form.force,
+            hold_off_seconds=whole(form.hold_off) or 0,
+        )
+        done = store.execute(command, by=request.access.caller, under=form_circumstances(request))
+    except NotAllowed as refused:
+        raise PermissionDenied(refused.detail) from None
+    except Invalid as refused:
+        return ask(request, story, form=form, errors={"reason": refused.rule}, status=422)
+    except (HolderChanged, LeaseHeld, Refusal) as refused:
+        fresh = read_story(story.unit) or story
+        return ask(request, fresh, form=form, refused=refused, status=409)
+    told = f"{story.unit} is free. {form.owner} is fenced by token {done.token}."
+    if done.replayed:
+        told = f"This was done already: {story.unit} was freed by token {done.token}."
+    messages.success(request, told, extra_tags="check-circle")
+    return redirect(reverse("lease", args=[story.unit]))
+
+
+def check(form: Form) -> dict[str, str]:
+    """What is wrong with the operator's own fields, by field."""
+    errors: dict[str, str] = {}
+    if form.token is None or not form.owner:
+        errors["form"] = "The form has lost what you saw. Look at the facts and send it again."
+    if not form.reason:
+        errors["reason"] = "Say why: the next operator will want to know."
+    elif len(form.reason) > 500:
+        errors["reason"] = "At most 500 characters."
+    seconds = whole(form.hold_off) if form.hold_off else 0
+    if seconds is None or seconds > HOLD_OFF_SECONDS_MAX:
+        errors["hold_off"] = f"Whole seconds from 0 to {HOLD_OFF_SECONDS_MAX}."
+    if form.force and form.typed != form.owner:
+        errors["typed"] = f"Type {form.owner} to take the unit from a live holder."
+    return errors

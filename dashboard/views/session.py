@@ -1,0 +1,37 @@
+"""Signing in and out, and the theme."""
+
+from __future__ import annotations
+
+from django.contrib.auth import views as auth
+from django.http import HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST
+
+from dashboard.pages import ConsoleRequest
+
+THEME_COOKIE = "agentstate_theme"
+THEME_SECONDS = 365 * 86_400
+
+
+class Login(auth.LoginView):
+    """Name and password. Who is in already goes on to where they were going."""
+
+    template_name = "session/login.html"
+    redirect_authenticated_user = True
+
+
+@require_POST
+def choose_theme(request: ConsoleRequest) -> HttpResponseBase:
+    """Keep the theme in a cookie, so that the server sends the page in it: no flash."""
+    back = request.POST.get("next", "")
+    safe = url_has_allowed_host_and_scheme(
+        back, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
+    response = redirect(back if safe else "home")
+    theme = request.POST.get("theme")
+    if theme in ("light", "dark"):
+        response.set_cookie(THEME_COOKIE, theme, max_age=THEME_SECONDS, samesite="Lax")
+    else:
+        response.delete_cookie(THEME_COOKIE, samesite="Lax")
+    return response
