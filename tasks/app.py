@@ -8,11 +8,11 @@ from celery.signals import celeryd_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 
-from tasks.schedule import MODULES, SCHEDULE
+from tasks.schedule import MODULES, ROUTES, SCHEDULE
 
 app = Celery("agentstate")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.conf.update(include=list(MODULES), beat_schedule=SCHEDULE)
+app.conf.update(include=list(MODULES), beat_schedule=SCHEDULE, task_routes=ROUTES)
 
 
 @celeryd_init.connect

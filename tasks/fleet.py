@@ -15,7 +15,6 @@ from pathlib import Path
 
 from tasks.app import app
 
-QUEUE = "fleet"
 # Well below the broker's visibility timeout (600 s): a longer task would be given out twice.
 SECONDS_MAX = 300
 GRACE_SECONDS = 15
@@ -24,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @app.task(
     name="agentstate.work_shift",
-    queue=QUEUE,
     ignore_result=True,
     time_limit=SECONDS_MAX + 2 * GRACE_SECONDS,
 )

@@ -1,4 +1,4 @@
-"""What beat starts, and how often; and the modules in which the tasks are.
+"""What beat starts, and how often; the modules in which the tasks are, and their queues.
 
 A start that no worker took before the next one was due is dropped (`expires`): after an hour
 without workers there is one sweep to do, not seven hundred.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.fleet")
+# Shifts of the fleet take minutes and are worked on by workers of their own.
+ROUTES: dict[str, dict[str, str]] = {"agentstate.work_shift": {"queue": "fleet"}}
 
 
 def _every(seconds: float, task: str) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def summarize(*, since: datetime) -> Summary:
         payload_bytes=payload_bytes,
         takeovers=takeovers,
         came_back=came_back,
-        refusals=dict(_rows(_REFUSALS, since)),
+        refusals={code: count for code, count in _rows(_REFUSALS, since)},  # noqa: C416
         spent={unit: int(spent) for unit, spent in _rows(_SPENT, since)},
         differences=tuple(audit.verify()),
         overdrafts=tuple(audit.overdrafts()),

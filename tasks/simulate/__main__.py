@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser().parse_args(arguments)
     key = os.environ.get(KEY_VARIABLE)
     if not key:
-        warn(f"{KEY_VARIABLE} is not set: an API key with the scopes write and read")
+        warn(f"{KEY_VARIABLE} is not set: an API key with the scopes write, read, payloads")
         return 2
     drafts = samples()
     stop = Stop()
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="python -m tasks.simulate",
         description="Workers that play real agent runs back over HTTP, and crash, freeze and race."
-        f" The API key (scopes write and read) comes in the environment as {KEY_VARIABLE}.",
+        f" The API key (scopes write, read, payloads) comes in the environment as {KEY_VARIABLE}.",
     )
     add = options.add_argument
     add("--url", required=True, help="where the server is, such as http://127.0.0.1:8000")

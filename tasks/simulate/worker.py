@@ -8,6 +8,7 @@ the worker before it came to. What it does is told to the supervisor.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ from tasks.simulate.processes import Stop
 
 TAG = "fleet"
 IDLE_SECONDS, TROUBLE_SECONDS, LOOK_SECONDS = 0.4, 1.0, 0.2
+# A pause that took this much longer than it was to take: the process had been stopped.
+FROZEN_SECONDS = 1.0
 STEP_SECONDS_MIN, STEP_SECONDS_MAX, TOKENS_PER_SECOND = 0.5, 3.0, 1_000
 LATE_SECONDS = 10.0
 
@@ -101,9 +104,11 @@ class Worker:
             playing.end("cancelled", RawJSON(encode({"reason": asked.reason}).decode()))
         except (LeaseLost, StaleFence) as loss:
             self.tell("lost", run=run.key, token=lease.token, code=loss.code, detail=loss.detail)
-            playing.write_too_late()
+            if playing.was_frozen or is_taken(loss):
+                playing.write_too_late()
         except AgentStateError as failure:
             self._trouble(failure, run.key)
+            self.stop.wait(TROUBLE_SECONDS)
         finally:
             self._give_back(run)
 
@@ -124,9 +129,12 @@ class Playing:
         self.worker, self.run, self.token = worker, run, token
         self.shift, self.tell = worker.shift, worker.tell
         self.unwritten: Step | None = None
+        self.was_frozen = False
 
     def play(self) -> None:
         seen = self.run.read()
+        if "attrs" not in seen.document():
+            raise AgentStateError("the key of this fleet lacks the scope payloads")
         draft = self.worker.drafts.get(str(seen.attrs.get("draft")))
         if draft is None:
             self.end("failed", RawJSON('{"reason":"no worker here knows the draft of this run"}'))
@@ -184,10 +192,12 @@ class Playing:
     def _think(self, seconds: float) -> None:
         """As long as a model call; over early when the run is lost or the worker has to go."""
         while seconds > 0:
-            if self.worker.stop.wait(min(seconds, LOOK_SECONDS)):
+            began, pause = time.monotonic(), min(seconds, LOOK_SECONDS)
+            if self.worker.stop.wait(pause):
                 raise Stopped
+            self.was_frozen = time.monotonic() - began > pause + FROZEN_SECONDS
             self.run.checkpoint()
-            seconds -= LOOK_SECONDS
+            seconds -= pause
 
     def _write(self, step: Step, *, expected_seq: int | None = None) -> None:
         self.run.append(
@@ -235,6 +245,11 @@ class Playing:
         data = RawJSON(encode({"reason": "budget-exhausted", **facts}).decode())
         self.run.append(Event("agent.stopped", data), to="failed", result=data)
         self.tell("ended", run=self.run.key, status="failed")
+
+
+def is_taken(loss: LeaseLost | StaleFence) -> bool:
+    """Whether somebody took the run away, and not just the client's own deadline passed."""
+    return isinstance(loss, StaleFence) or loss.reason in ("taken", "reclaimed", "superseded")
 
 
 def step_seconds(step: Step) -> float:

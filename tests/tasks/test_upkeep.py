@@ -1,0 +1,92 @@
+"""The periodic tasks: each gives its one command, and every start that is scheduled exists."""
+
+import pytest
+from django.db import connection
+
+from agentstate.store import partitions
+from agentstate.store.callers import PLAIN, SYSTEM
+from agentstate.store.callers import Circumstances as Under
+from agentstate.store.commands import AcquireLease, CreateRun
+from agentstate.store.execute import execute
+from agentstate.store.models import Event, Feed, IdempotencyRecord, Outbox
+from tasks import upkeep
+from tasks.app import app
+from tasks.schedule import MODULES, ROUTES, SCHEDULE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def create(key="r-1", under=PLAIN):
+    execute(CreateRun(key=key, task="Fix it"), by=SYSTEM, under=under)
+
+
+def test_everything_that_is_scheduled_or_routed_is_a_task():
+    app.loader.import_default_modules()
+    names = {entry["task"] for entry in SCHEDULE.values()} | set(ROUTES)
+
+    assert names <= set(app.tasks)
+    assert set(MODULES) <= set(app.conf.include)
+    assert all(entry["options"]["expires"] >= entry["schedule"] for entry in SCHEDULE.values())
+
+
+def test_a_lease_that_ran_out_is_told_of_once_however_often_the_sweep_runs(clock):
+    create()
+    execute(AcquireLease(unit="run:r-1", owner="w-1~0001", ttl_seconds=5), by=SYSTEM)
+    upkeep.note_lapsed_leases()
+    clock.advance(seconds=5)
+    upkeep.note_lapsed_leases()
+    upkeep.note_lapsed_leases(limit=10, of_a_newer_release=True)
+
+    assert list(Event.objects.filter(type="lease.lapsed").values_list("actor", flat=True)) == [
+        "system:sweep"
+    ]
+
+
+def test_what_waits_in_the_outbox_gets_its_positions_once():
+    create("r-1")
+    create("r-2")
+    upkeep.move_feed()
+    upkeep.move_feed()
+
+    assert Outbox.objects.count() == 0
+    assert sorted(Feed.objects.values_list("position", "run_key")) == [(1, "r-1"), (2, "r-2")]
+
+
+def test_the_coming_weeks_have_their_partitions(clock):
+    clock.advance(weeks=20)
+    upkeep.make_partitions()
+    upkeep.make_partitions()
+
+    assert partitions.weeks_ahead() == partitions.WEEKS_AHEAD
+
+
+def test_answers_are_purged_when_their_day_is_over_and_not_before(clock):
+    create("r-1", Under(idempotency_key="k-1", fingerprint=b"1"))
+    clock.advance(hours=23)
+    create("r-2", Under(idempotency_key="k-2", fingerprint=b"2"))
+    upkeep.purge_idempotency()
+    assert IdempotencyRecord.objects.count() == 2
+
+    clock.advance(hours=1)
+    upkeep.purge_idempotency()
+
+    assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["k-2"]
+
+
+def test_a_purge_is_bounded_and_goes_on_in_passes(clock, monkeypatch):
+    monkeypatch.setattr(upkeep, "PURGE_ROWS", 2)
+    monkeypatch.setattr(upkeep, "PURGE_PASSES", 2)
+    for number in range(5):
+        create(f"r-{number}", Under(idempotency_key=f"k-{number}", fingerprint=b"1"))
+    clock.advance(hours=25)
+
+    upkeep.purge_idempotency()
+    assert IdempotencyRecord.objects.count() == 1
+    upkeep.purge_idempotency()
+    assert IdempotencyRecord.objects.count() == 0
+
+
+def test_a_task_leaves_no_transaction_open():
+    for task in (upkeep.note_lapsed_leases, upkeep.move_feed, upkeep.purge_idempotency):
+        task()
+        assert not connection.in_atomic_block
