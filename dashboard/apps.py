@@ -1,4 +1,6 @@
-from django.apps import AppConfig
+"""The console as a Django app."""
+
+from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
 
 
@@ -9,4 +11,5 @@ class DashboardConfig(AppConfig):
         """Make the roles after every migrate, so that they are there in tests and on each site."""
         from dashboard.access import make_roles
 
-        post_migrate.connect(make_roles, sender=self)
+        # Of auth, whose tables they are in; an app without models gets no such signal.
+        post_migrate.connect(make_roles, sender=apps.get_app_config("auth"))
