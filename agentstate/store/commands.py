@@ -559,19 +559,193 @@ class NoteLapsed(Command[Noted]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend(Command[Spent]):
-    """Charge a run's budget, and every budget above it, or none of them.
+    """Charge a budget, and every budget above it, or none of them.
 
-    Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal, BudgetExhausted (naming the
-    level).
+    run None: a shared budget itself. Refuses NotFound, StaleFence, FenceRequired,
+    AlreadyTerminal, BudgetExhausted (naming the level).
     """
 
-    run: str
+    run: str | None
     charge: Charge
     fence: int | None = None
 
     def __post_init__(self) -> None:
-        names.check_run_key("run", self.run)
-        _check_fence(self.fence)
+        _check_run_of_budget(self.run, self.fence)
+
+
+def _check_run_of_budget(run: str | None, fence: int | None) -> None:
+    if run is not None:
+        names.check_run_key("run", run)
+    elif fence is not None:
+        raise Invalid("fence", "a shared budget has no holder")
+    _check_fence(fence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved(Result):
+    """A hold; the sums are the budget's after it."""
+
+    budget: str
+    id: str
+    amount: int
+    expires_at: datetime
+    expires_in_ms: int
+    cap: int
+    spent: int
+    reserved: int
+    left: int
+    version: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve(Command[Reserved]):
+    """Hold an amount on a budget and every budget above it, before it is spent.
+
+    The hold is dead once its ttl or the token it was made under is over. The same id and amount
+    again is a replay. Refuses as Spend does.
+    """
+
+    run: str | None
+    budget: str
+    amount: int
+    id: str
+    ttl_seconds: int = names.TTL_SECONDS_DEFAULT
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_run_of_budget(self.run, self.fence)
+        names.check_budget_name("budget", self.budget)
+        names.check_amount("amount", self.amount, at_least=1)
+        names.check_id("id", self.id)
+        names.check_ttl_seconds("ttl_seconds", self.ttl_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled(Result):
+    """How a reservation ended. state: committed, released or late (recorded after it was dropped).
+
+    overdrawn: more was used than the cap allows; nothing more is admitted until it does.
+    """
+
+    budget: str
+    id: str
+    state: str
+    amount: int
+    actual: int
+    cap: int
+    spent: int
+    reserved: int
+    left: int
+    version: int
+    overdrawn: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitReservation(Command[Settled]):
+    """Record what was really used, once; the rest is given back.
+
+    More than was held is money already spent: recorded in full and flagged overdrawn. After the
+    hold was dropped it is recorded as `late`, under the current token or the one that ended the
+    run. Refuses NotFound, StaleFence, FenceRequired, ReservationSettled.
+    """
+
+    run: str | None
+    budget: str
+    id: str
+    amount: int
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_run_of_budget(self.run, self.fence)
+        names.check_budget_name("budget", self.budget)
+        names.check_id("id", self.id)
+        names.check_amount("amount", self.amount)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseReservation(Command[Settled]):
+    """Give a hold back unused. Repeating it is harmless. Refuses as CommitReservation does."""
+
+    run: str | None
+    budget: str
+    id: str
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_run_of_budget(self.run, self.fence)
+        names.check_budget_name("budget", self.budget)
+        names.check_id("id", self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState(Result):
+    budget: str
+    unit: str
+    cap: int
+    spent: int
+    reserved: int
+    left: int
+    version: int
+    overdrawn: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateBudget(Command[BudgetState]):
+    """Open a budget: of a run, or with run None one that many share.
+
+    parent: a shared budget that is charged as well; it comes before its children for good.
+    Refuses Exists, NotFound, and for a run StaleFence, FenceRequired, AlreadyTerminal.
+    """
+
+    run: str | None
+    budget: NewBudget
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_run_of_budget(self.run, self.fence)
+        if self.run is None and self.budget.parent == self.budget.name:
+            raise Invalid("parent", "another budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeCap(Command[BudgetState]):
+    """Set a budget's cap, guarded by its version. Needs override.
+
+    Refuses NotFound, VersionConflict, CapBelowUse, NotAllowed.
+    """
+
+    run: str | None
+    budget: str
+    cap: int
+    reason: str
+    if_match: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_run_of_budget(self.run, None)
+        names.check_budget_name("budget", self.budget)
+        names.check_amount("cap", self.cap)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+        _check_version("If-Match", self.if_match)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped(Result):
+    """How many dead holds were given back."""
+
+    holds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropDeadHolds(Command[Dropped]):
+    """Give back what dead workers hold; bounded by `limit`."""
+
+    limit: int = 500
+
+    def __post_init__(self) -> None:
+        names.check_whole("limit", self.limit, at_least=1, at_most=5_000)
 
 
 # --- import --------------------------------------------------------------------------------------

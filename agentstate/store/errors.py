@@ -178,6 +178,12 @@ class CapBelowUse(Refusal):
     code, title = "cap-below-use", "The cap is below what is used"
 
 
+class ReservationSettled(Refusal):
+    """The reservation was committed or released before, with another outcome."""
+
+    code, title, kept = "reservation-settled", "The reservation is settled", True
+
+
 class PartialDuplicate(Refusal):
     """Some event ids of the batch are stored already and some are not (`known`)."""
 

@@ -22,8 +22,16 @@ from django.db import connection, transaction
 
 from agentstate.store import answers, feed, partitions
 from agentstate.store import rowsql as sql
-from agentstate.store.callers import PLAIN, Caller, Circumstances
-from agentstate.store.commands import Acquired, Claimed, ClaimRuns, Command, NoteLapsed, Result
+from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
+from agentstate.store.commands import (
+    Acquired,
+    Claimed,
+    ClaimRuns,
+    Command,
+    DropDeadHolds,
+    NoteLapsed,
+    Result,
+)
 from agentstate.store.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReuse,
@@ -42,6 +50,7 @@ from agentstate.store.rules.draft import Draft, Facts
 LOCK_TIMEOUT = "3s"
 TRIES = 4
 BATCH = 200
+DEAD_HOLDS_PER_CHARGE = 100
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +205,7 @@ class _Batch:
         self.items = [_Item(ask, plan(ask.command)) for ask in asks]
         self.decided = False
         self.xact_id = ""
+        self.frees_holds = False
         self.now: datetime | None = None
 
     def outcomes(self) -> list[Outcome]:
@@ -265,8 +275,14 @@ class _Batch:
             else []
         )
         ids = {run.key: run.id for run in runs}
+        dead = self._choose_dead_holds(cursor, items)
         budgets = self._lock_budgets(cursor, items, ids)
+        if dead:
+            wanted_ids = sorted({budget_id for budget_id, _ in dead})
+            budgets += _rows(cursor, sql.LOCK_BUDGETS_BY_ID, [wanted_ids], sql.read_budget)
+        dead += self._dead_holds_in_the_way(cursor, items, budgets)
         draft = Draft(self._look(cursor, items, leases, runs, budgets))
+        self._look_at_holds(cursor, draft.facts, items, ids, budgets, dead)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
         draft.budgets.update({row.id: row for row in budgets})
@@ -294,6 +310,55 @@ class _Batch:
         if not item.units:
             return []
         return _rows(cursor, sql.LOCK_UNITS, [sorted(item.units)], sql.read_lease)
+
+    def _choose_dead_holds(self, cursor: Any, items: Sequence[_Item]) -> list[tuple[Any, str]]:
+        """The sweep's choice; whether they are dead all the same is decided under the lock."""
+        limit = sum(i.ask.command.limit for i in items if isinstance(i.ask.command, DropDeadHolds))
+        if not limit:
+            return []
+        cursor.execute(sql.DEAD_HOLDS, [limit])
+        return [(budget_id, reservation_id) for budget_id, reservation_id in cursor.fetchall()]
+
+    def _dead_holds_in_the_way(
+        self, cursor: Any, items: Sequence[_Item], budgets: list[Any]
+    ) -> list[tuple[Any, str]]:
+        """Dead holds under budgets that would else refuse a charge; adds the budgets it locks."""
+        charging = sum(item.plan.charging for item in items)
+        full = [b.id for b in budgets if b.reserved and b.reserved + b.spent + charging > b.cap]
+        if not charging or not full:
+            return []
+        cursor.execute(sql.DEAD_HOLDS_BELOW, [full, DEAD_HOLDS_PER_CHARGE])
+        dead = list(cursor.fetchall())
+        known = {budget.id for budget in budgets}
+        more = sorted({budget_id for budget_id, _ in dead} - known)
+        if more:
+            at_hand = _rows(cursor, sql.LOCK_BUDGETS_AT_HAND, [more], sql.read_budget)
+            budgets += [budget for budget in at_hand if budget.id not in known]
+        self.frees_holds = bool(dead)
+        return dead
+
+    def _look_at_holds(
+        self,
+        cursor: Any,
+        facts: Facts,
+        items: Sequence[_Item],
+        ids: dict[str, Any],
+        budgets: Sequence[Any],
+        dead: Sequence[tuple[Any, str]],
+    ) -> None:
+        asked = {(b.id, hold) for item in items for hold in item.plan.holds for b in budgets}
+        asked |= set(dead)
+        found: list[Any] = []
+        if asked:
+            wanted = [{"budget_id": b, "reservation_id": r} for b, r in sorted(asked)]
+            found = _rows(cursor, sql.HOLDS, [sql.records(wanted)], sql.read_hold)
+        ending = sorted({ids[i.plan.run] for i in items if i.plan.all_holds and i.plan.run in ids})
+        if ending and any(budget.reserved for budget in budgets):
+            found += _rows(cursor, sql.HOLDS_OF_RUNS, [ending], sql.read_hold)
+        facts.holds = {(hold.budget_id, hold.reservation_id): hold for hold in found}
+        if dead and found:
+            run_ids = sorted({hold.run_id for hold in found if hold.run_id})
+            facts.holders = _rows(cursor, sql.HOLDERS, [run_ids], sql.read_run)
 
     def _lock_budgets(self, cursor: Any, items: Sequence[_Item], ids: dict[str, Any]) -> list[Any]:
         named = {
@@ -330,11 +395,10 @@ class _Batch:
             found = _rows(cursor, sql.KNOWN_EVENTS, [sql.records(asked_events)], sql.read_event)
             facts.events = {(e.run_id, e.event_id): e for e in found}
         asked_charges = [
-            {"budget_id": budget.id, "run_id": ids[item.plan.run], "entry_id": charge_id}
+            {"budget_id": budget.id, "run_id": ids.get(item.plan.run or ""), "entry_id": charge_id}
             for item in items
             for charge_id in item.plan.charge_ids
             for budget in budgets
-            if item.plan.run in ids
         ]
         if asked_charges:
             kept = _rows(cursor, sql.KNOWN_CHARGES, [sql.records(asked_charges)], sql.read_entry)
@@ -349,6 +413,10 @@ class _Batch:
     # --- decide ----------------------------------------------------------------------------------
 
     def _decide(self, draft: Draft) -> None:
+        if self.frees_holds:
+            fork = draft.fork()
+            decide(DropDeadHolds(), fork, by=SWEEP)
+            draft.adopt(fork)
         first: dict[tuple[str, str], _Item] = {}
         for item in self.open_items():
             earlier = first.get(item.record_key) if item.record_key else None
@@ -427,6 +495,7 @@ class _Batch:
         _put(cursor, sql.INSERT_BUDGETS, new_budgets)
         _put(cursor, sql.UPDATE_BUDGETS, old_budgets)
         _put(cursor, sql.INSERT_ENTRIES, writes.entries)
+        _put(cursor, sql.SAVE_HOLDS, list(writes.holds.values()))
         _put(cursor, sql.INSERT_OUTBOX, _outbox(draft))
         _put(cursor, sql.INSERT_ACTIONS, writes.actions)
         _put(cursor, sql.INSERT_REFUSALS, self._refusals(draft))

@@ -259,6 +259,48 @@ class BudgetEntry(models.Model):
         ]
 
 
+class Reservation(models.Model):
+    """A hold on a budget before the money is spent: settled once, or dropped when it is dead."""
+
+    pk = models.CompositePrimaryKey("budget_id", "n")
+    budget = models.ForeignKey(
+        Budget,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="holds",
+    )
+    n = models.BigIntegerField()
+    reservation_id = models.TextField()
+    run = models.ForeignKey(
+        Run, null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="holds"
+    )
+    amount = models.BigIntegerField()
+    actual = models.BigIntegerField(null=True)
+    state = models.TextField()
+    token = models.BigIntegerField(null=True)
+    actor = models.TextField()
+    expires_at = models.DateTimeField()
+    created_at = models.DateTimeField()
+    settled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["budget", "reservation_id"], name="reservation_id_is_unique_in_its_budget"
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=["held", "committed", "released", "dropped", "late"]),
+                name="reservation_state_is_known",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["expires_at"], condition=Q(state="held"), name="reservation_held_by_expiry"
+            ),
+        ]
+
+
 class IdempotencyRecord(models.Model):
     """The first answer to a key, kept in the transaction of its effect."""
 

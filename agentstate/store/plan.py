@@ -9,16 +9,22 @@ from typing import Any
 from agentstate.store.commands import (
     AcquireLease,
     Append,
+    ChangeCap,
     ClaimRuns,
     Command,
+    CommitReservation,
+    CreateBudget,
     CreateKey,
     CreateRun,
+    DropDeadHolds,
     ImportRun,
     NoteLapsed,
     Patch,
     ReclaimLease,
     ReleaseLease,
+    ReleaseReservation,
     RenewLease,
+    Reserve,
     RevokeKey,
     Spend,
     Transition,
@@ -32,7 +38,9 @@ from agentstate.store.states import TERMINAL
 class Plan:
     """The rows that a command names, before any is read.
 
-    units, runs: to lock. new_unit: made if it is not there. budgets: (run key or None, name).
+    units, runs: to lock. new_unit: made if it is not there. budgets: (run key or None, name), a
+    name None standing for all that have holds. charging: how much it wants to add to them.
+    holds: reservation ids; all_holds: every hold of the run, which its end gives back.
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
     wanted: what the caller expected; kept with a refusal.
     """
@@ -43,7 +51,10 @@ class Plan:
     units: tuple[str, ...] = ()
     new_unit: str | None = None
     runs: tuple[str, ...] = ()
-    budgets: tuple[tuple[str | None, str], ...] = ()
+    budgets: tuple[tuple[str | None, str | None], ...] = ()
+    charging: int = 0
+    holds: tuple[str, ...] = ()
+    all_holds: bool = False
     tokens: int = 0
     seen_tokens: tuple[int, ...] = ()
     event_ids: tuple[str, ...] = ()
@@ -78,7 +89,12 @@ def _append(ask: Append) -> Plan:
         runs=(ask.run,),
         # A terminal move ends the lease: its unit is locked before the run.
         units=(unit_of(ask.run),) if ask.to in TERMINAL else (),
-        budgets=tuple((ask.run, c.budget) for c in ask.spend),
+        budgets=(
+            *((ask.run, c.budget) for c in ask.spend),
+            *(((ask.run, None),) if ask.to in TERMINAL else ()),
+        ),
+        charging=sum(c.amount for c in ask.spend),
+        all_holds=ask.to in TERMINAL,
         event_ids=tuple(e.id for e in ask.events if e.id is not None),
         charge_ids=tuple(c.id for c in ask.spend if c.id is not None),
         token_sent=ask.fence,
@@ -117,6 +133,8 @@ def _transition(ask: Transition) -> Plan:
         run=ask.run,
         runs=(ask.run,),
         units=(unit_of(ask.run),) if ask.to in TERMINAL else (),
+        budgets=((ask.run, None),) if ask.to in TERMINAL else (),
+        all_holds=ask.to in TERMINAL,
         token_sent=ask.fence,
         wanted=_wanted(**{"to": ask.to, "from": ask.from_status, "if_match": ask.if_match}),
     )
@@ -181,15 +199,78 @@ def _claim(ask: ClaimRuns) -> Plan:
     return Plan(operation="claim", tokens=ask.limit, worker=ask.owner)
 
 
-def _spend(ask: Spend) -> Plan:
+def _of_budget(run: str | None, budget: str, operation: str, **more: Any) -> Plan:
     return Plan(
-        operation="spend",
-        run=ask.run,
-        runs=(ask.run,),
-        budgets=((ask.run, ask.charge.budget),),
+        operation=operation,
+        run=run,
+        runs=(run,) if run is not None else (),
+        budgets=((run, budget),),
+        **more,
+    )
+
+
+def _spend(ask: Spend) -> Plan:
+    return _of_budget(
+        ask.run,
+        ask.charge.budget,
+        "spend",
+        charging=ask.charge.amount,
         charge_ids=(ask.charge.id,) if ask.charge.id else (),
         token_sent=ask.fence,
         wanted=_wanted(amount={ask.charge.budget: ask.charge.amount}),
+    )
+
+
+def _reserve(ask: Reserve) -> Plan:
+    return _of_budget(
+        ask.run,
+        ask.budget,
+        "reserve",
+        charging=ask.amount,
+        holds=(ask.id,),
+        token_sent=ask.fence,
+        wanted=_wanted(amount={ask.budget: ask.amount}, id=ask.id),
+    )
+
+
+def _commit(ask: CommitReservation) -> Plan:
+    return _of_budget(
+        ask.run,
+        ask.budget,
+        "commit",
+        holds=(ask.id,),
+        token_sent=ask.fence,
+        wanted=_wanted(amount={ask.budget: ask.amount}, id=ask.id),
+    )
+
+
+def _release_hold(ask: ReleaseReservation) -> Plan:
+    return _of_budget(
+        ask.run,
+        ask.budget,
+        "release-hold",
+        holds=(ask.id,),
+        token_sent=ask.fence,
+        wanted=_wanted(id=ask.id),
+    )
+
+
+def _create_budget(ask: CreateBudget) -> Plan:
+    named = [(ask.run, ask.budget.name)]
+    if ask.budget.parent is not None:
+        named.append((None, ask.budget.parent))
+    return Plan(
+        operation="create-budget",
+        run=ask.run,
+        runs=(ask.run,) if ask.run is not None else (),
+        budgets=tuple(named),
+        token_sent=ask.fence,
+    )
+
+
+def _change_cap(ask: ChangeCap) -> Plan:
+    return _of_budget(
+        ask.run, ask.budget, "change-cap", wanted=_wanted(cap=ask.cap, if_match=ask.if_match)
     )
 
 
@@ -209,6 +290,12 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     ClaimRuns: _claim,
     NoteLapsed: lambda ask: Plan(operation="note-lapsed"),
     Spend: _spend,
+    Reserve: _reserve,
+    CommitReservation: _commit,
+    ReleaseReservation: _release_hold,
+    DropDeadHolds: lambda ask: Plan(operation="drop-dead-holds"),
+    CreateBudget: _create_budget,
+    ChangeCap: _change_cap,
     ImportRun: _import,
     CreateKey: lambda ask: Plan(operation="create-key"),
     RevokeKey: lambda ask: Plan(operation="revoke-key"),

@@ -213,6 +213,31 @@ class EntryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRow:
+    """A reservation. n: the ledger line that made it. state: held, committed, released, dropped,
+    late (it was dropped, and the money turned out to be spent)."""
+
+    budget_id: UUID
+    n: int
+    reservation_id: str
+    run_id: UUID | None
+    amount: int
+    actual: int | None = None
+    state: str = "held"
+    token: int | None = None
+    actor: str
+    expires_at: datetime
+    created_at: datetime
+    settled_at: datetime | None = None
+
+    def dead(self, now: datetime, current_token: int | None) -> bool:
+        """Nobody will settle it: its time is up, or the lease that it was made under is over."""
+        return self.state == "held" and (
+            now >= self.expires_at or (self.token is not None and self.token != current_token)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRow:
     """A line of a run's log. data, add: JSON texts; version: the run's, once this was written."""
 

@@ -13,7 +13,15 @@ from typing import Any
 from uuid import UUID
 
 from agentstate.store.payloads import moment
-from agentstate.store.rows import BudgetRow, EntryRow, EventRow, LeaseRow, RunRow, TermRow
+from agentstate.store.rows import (
+    BudgetRow,
+    EntryRow,
+    EventRow,
+    HoldRow,
+    LeaseRow,
+    RunRow,
+    TermRow,
+)
 
 RUN_COLUMNS = (
     "id, key, task, status, version, last_seq, counters::text, tags, notes, attrs::text,"
@@ -35,6 +43,10 @@ BUDGET_COLUMNS = (
 EVENT_COLUMNS = (
     "run_id, seq, version, type, origin, data::text, event_id, token, add::text, actor,"
     " request_id, at"
+)
+HOLD_COLUMNS = (
+    "budget_id, n, reservation_id, run_id, amount, actual, state, token, actor, expires_at,"
+    " created_at, settled_at"
 )
 ENTRY_COLUMNS = (
     "budget_id, n, kind, amount, spent, reserved, cap, entry_id, run_id, token, note, overdrawn,"
@@ -77,6 +89,8 @@ read_budget: Callable[[Sequence[Any]], BudgetRow] = _reader(BudgetRow, BUDGET_CO
 read_event: Callable[[Sequence[Any]], EventRow] = _reader(EventRow, EVENT_COLUMNS)
 read_entry: Callable[[Sequence[Any]], EntryRow] = _reader(EntryRow, ENTRY_COLUMNS)
 
+read_hold: Callable[[Sequence[Any]], HoldRow] = _reader(HoldRow, HOLD_COLUMNS)
+
 
 # --- lock ----------------------------------------------------------------------------------------
 
@@ -106,11 +120,44 @@ SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
     WITH RECURSIVE tree AS (
         SELECT b.id, b.parent_id FROM agentstate_budget b
         JOIN json_to_recordset(%s) AS w (run_id uuid, name text)
-            ON b.name = w.name AND b.run_id IS NOT DISTINCT FROM w.run_id
+            ON b.run_id IS NOT DISTINCT FROM w.run_id
+            AND (b.name = w.name OR (w.name IS NULL AND b.reserved > 0))
         UNION
         SELECT b.id, b.parent_id FROM agentstate_budget b JOIN tree ON b.id = tree.parent_id
     ) SELECT id FROM tree
 ) ORDER BY depth, id FOR NO KEY UPDATE
+"""
+LOCK_BUDGETS_BY_ID = f"""
+SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
+    WITH RECURSIVE tree AS (
+        SELECT id, parent_id FROM agentstate_budget WHERE id = ANY(%s)
+        UNION
+        SELECT b.id, b.parent_id FROM agentstate_budget b JOIN tree ON b.id = tree.parent_id
+    ) SELECT id FROM tree
+) ORDER BY depth, id FOR NO KEY UPDATE
+"""
+# Locked out of order when a charge would else be refused: never waited for.
+LOCK_BUDGETS_AT_HAND = LOCK_BUDGETS_BY_ID + " SKIP LOCKED"
+
+# A hold is dead once its ttl or its token is over; a token that is over never comes back, so this
+# may look at the run without its lock.
+_DEAD = """
+h.state = 'held' AND (h.expires_at <= agentstate_now() OR (h.token IS NOT NULL
+    AND h.token IS DISTINCT FROM (SELECT r.token FROM agentstate_run r WHERE r.id = h.run_id)))
+"""
+DEAD_HOLDS = f"""
+SELECT h.budget_id, h.reservation_id FROM agentstate_reservation h WHERE {_DEAD}
+ORDER BY h.expires_at LIMIT %s
+"""
+DEAD_HOLDS_BELOW = f"""
+WITH RECURSIVE tree AS (
+    SELECT id FROM agentstate_budget WHERE id = ANY(%s)
+    UNION
+    SELECT b.id FROM agentstate_budget b JOIN tree ON b.parent_id = tree.id AND b.reserved > 0
+)
+SELECT h.budget_id, h.reservation_id
+FROM agentstate_reservation h JOIN tree ON tree.id = h.budget_id
+WHERE {_DEAD} LIMIT %s
 """
 
 # Oldest first; SKIP LOCKED, so that a hundred claimers take a hundred different runs. The clock in
@@ -151,10 +198,21 @@ SELECT {EVENT_COLUMNS} FROM agentstate_event WHERE (run_id, event_id) IN (
 """
 KNOWN_CHARGES = f"""
 SELECT {ENTRY_COLUMNS} FROM agentstate_budgetentry
-WHERE kind = 'spend' AND (budget_id, run_id, entry_id) IN (
-    SELECT w.budget_id, w.run_id, w.entry_id
-    FROM json_to_recordset(%s) AS w (budget_id uuid, run_id uuid, entry_id text))
+WHERE kind = 'spend' AND EXISTS (
+    SELECT FROM json_to_recordset(%s) AS w (budget_id uuid, run_id uuid, entry_id text)
+    WHERE w.budget_id = agentstate_budgetentry.budget_id
+        AND w.entry_id = agentstate_budgetentry.entry_id
+        AND w.run_id IS NOT DISTINCT FROM agentstate_budgetentry.run_id)
 """
+HOLDS = f"""
+SELECT {HOLD_COLUMNS} FROM agentstate_reservation WHERE (budget_id, reservation_id) IN (
+    SELECT w.budget_id, w.reservation_id
+    FROM json_to_recordset(%s) AS w (budget_id uuid, reservation_id text))
+"""
+HOLDS_OF_RUNS = f"""
+SELECT {HOLD_COLUMNS} FROM agentstate_reservation WHERE state = 'held' AND run_id = ANY(%s)
+"""
+HOLDERS = f"SELECT {RUN_COLUMNS} FROM agentstate_run WHERE id = ANY(%s)"
 TERMS = f"SELECT {TERM_COLUMNS} FROM agentstate_leaseterm WHERE token = ANY(%s)"
 
 # --- write ---------------------------------------------------------------------------------------
@@ -195,6 +253,11 @@ _ENTRY_TYPES = {
     "reserved": "bigint", "cap": "bigint", "entry_id": "text", "run_id": "uuid", "token": "bigint",
     "note": "text", "overdrawn": "boolean", "actor": "text", "request_id": "text",
     "at": "timestamptz",
+}  # fmt: skip
+_HOLD_TYPES = {
+    "budget_id": "uuid", "n": "bigint", "reservation_id": "text", "run_id": "uuid",
+    "amount": "bigint", "actual": "bigint", "state": "text", "token": "bigint", "actor": "text",
+    "expires_at": "timestamptz", "created_at": "timestamptz", "settled_at": "timestamptz",
 }  # fmt: skip
 _OUTBOX_TYPES = {
     "run_id": "uuid", "run_key": "text", "first_seq": "bigint", "last_seq": "bigint",
@@ -279,6 +342,12 @@ FROM {_from(_TERM_TYPES)} WHERE t.token = w.token
 INSERT_BUDGETS = _insert("budget", _BUDGET_TYPES)
 UPDATE_BUDGETS = _update(
     "budget", _BUDGET_TYPES, "id", ("run_id", "name", "unit", "parent_id", "depth")
+)
+SAVE_HOLDS = _insert(
+    "reservation",
+    _HOLD_TYPES,
+    "ON CONFLICT (budget_id, n) DO UPDATE SET state = excluded.state, actual = excluded.actual,"
+    " settled_at = excluded.settled_at",
 )
 INSERT_ENTRIES = _insert("budgetentry", _ENTRY_TYPES)
 INSERT_OUTBOX = _insert("outbox", _OUTBOX_TYPES)

@@ -19,6 +19,7 @@ from agentstate.store.rows import (
     BudgetRow,
     EntryRow,
     EventRow,
+    HoldRow,
     LeaseRow,
     RunRow,
     TermRow,
@@ -37,8 +38,10 @@ class Facts:
     new_id: Callable[[datetime], UUID]
     tokens: list[int] = field(default_factory=list)
     events: dict[tuple[UUID, str], EventRow] = field(default_factory=dict)
-    charges: dict[tuple[UUID, UUID, str], EntryRow] = field(default_factory=dict)
+    charges: dict[tuple[UUID, UUID | None, str], EntryRow] = field(default_factory=dict)
     terms: dict[int, TermRow] = field(default_factory=dict)
+    holds: dict[tuple[UUID, str], HoldRow] = field(default_factory=dict)
+    holders: list[RunRow] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,12 +58,13 @@ class Writes:
     budgets: dict[UUID, BudgetRow] = field(default_factory=dict)
     new_budgets: set[UUID] = field(default_factory=set)
     entries: list[EntryRow] = field(default_factory=list)
+    holds: dict[tuple[UUID, str], HoldRow] = field(default_factory=dict)
     actions: list[ActionRow] = field(default_factory=list)
     other: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
     def absorb(self, later: Writes) -> None:
         """Take what a later command decided on top of this."""
-        for name in ("runs", "leases", "terms", "budgets"):
+        for name in ("runs", "leases", "terms", "budgets", "holds"):
             getattr(self, name).update(getattr(later, name))
         for name in ("new_runs", "dropped_leases", "new_terms", "new_budgets"):
             getattr(self, name).update(getattr(later, name))
@@ -91,12 +95,13 @@ class Draft:
         self.leases.update(fork.leases)
         self.budgets.update(fork.budgets)
         self.terms.update(fork.terms)
+        self.facts.holds.update(fork.writes.holds)
         self.writes.absorb(fork.writes)
         for event in fork.writes.events:
             if event.event_id is not None:
                 self.facts.events[event.run_id, event.event_id] = event
         for entry in fork.writes.entries:
-            if entry.entry_id is not None and entry.run_id is not None and entry.kind == "spend":
+            if entry.entry_id is not None and entry.kind == "spend":
                 self.facts.charges[entry.budget_id, entry.run_id, entry.entry_id] = entry
 
     @property
@@ -133,8 +138,18 @@ class Draft:
             raise NotFound("no such budget")
         return found
 
-    def budget_named(self, run: RunRow | None, name: str) -> BudgetRow:
-        """A run's budget, or with None a shared one. Raises NotFound."""
+    def find_hold(self, budget_id: UUID, reservation_id: str) -> HoldRow | None:
+        key = (budget_id, reservation_id)
+        return self.writes.holds.get(key) or self.facts.holds.get(key)
+
+    def holds_of(self, run_id: UUID) -> list[HoldRow]:
+        """The run's holds that are still held, oldest first."""
+        merged = self.facts.holds | self.writes.holds
+        found = [h for h in merged.values() if h.run_id == run_id and h.state == "held"]
+        return sorted(found, key=lambda h: (h.budget_id, h.n))
+
+    def find_budget_named(self, run: RunRow | None, name: str) -> BudgetRow | None:
+        """A run's budget, or with None a shared one."""
         run_id = run.id if run else None
         layer: Draft | None = self
         while layer is not None:
@@ -142,7 +157,24 @@ class Draft:
                 if row.run_id == run_id and row.name == name:
                     return self.budget(row.id)
             layer = layer._below
-        raise NotFound(f"no budget {name}", budget=name)
+        return None
+
+    def budget_named(self, run: RunRow | None, name: str) -> BudgetRow:
+        """The same. Raises NotFound."""
+        found = self.find_budget_named(run, name)
+        if found is None:
+            raise NotFound(f"no budget {name}", budget=name)
+        return found
+
+    def has_levels(self, budget_id: UUID) -> bool:
+        """Whether the budget and every one above it is locked here."""
+        layer: Draft | None = self
+        while layer is not None:
+            if budget_id in layer.budgets:
+                parent_id = layer.budgets[budget_id].parent_id
+                return parent_id is None or self.has_levels(parent_id)
+            layer = layer._below
+        return False
 
     def levels(self, budget: BudgetRow) -> list[BudgetRow]:
         """The budget and every one above it, the outermost first."""
@@ -178,6 +210,10 @@ class Draft:
         self.writes.budgets[budget.id] = budget
         if new:
             self.writes.new_budgets.add(budget.id)
+
+    def put_hold(self, hold: HoldRow) -> HoldRow:
+        self.writes.holds[hold.budget_id, hold.reservation_id] = hold
+        return hold
 
     def new_token(self) -> int:
         return self.facts.tokens.pop(0)
