@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 from agentstate_client import Client, RetryPolicy
 
@@ -20,6 +21,8 @@ def api_key(transactional_db: None) -> str:
 @pytest.fixture
 def worker(live_server, api_key: str) -> Iterator[Callable[..., Client]]:
     """worker("w-1"): a client of the real server. url: another way to it."""
+    # The very first request makes the server load its addresses: that is nobody's lease time.
+    httpx.get(f"{live_server.url}/api/v1/time", timeout=60)
     made: list[Client] = []
 
     def make(name: str = "w", *, url: str = "", key: str = "", seconds: float = 15) -> Client:
