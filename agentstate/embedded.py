@@ -26,7 +26,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -212,6 +212,8 @@ class EmbeddedPostgres:
         if self.process is not None:
             self.process.wait(STOP_SECONDS)
             self.process = None
+        with suppress(OSError):
+            self.socket.rmdir()
 
     # --- the data folder --------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from agentstate.cli.output import CommandFailure, progress
 from agentstate.embedded import EmbeddedPostgres
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+
 
 def load_settings() -> None:
     """Read the settings and start Django. Raises BadSetting for a variable that breaks its rule.
@@ -15,6 +17,8 @@ def load_settings() -> None:
     AGENTSTATE_HOME is made absolute first, since children run in another folder than the caller.
     """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+    # Children that are not started by ./run find the same modules, the client among them.
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "client" / "src")))
     if home := os.environ.get("AGENTSTATE_HOME", "").strip():
         os.environ["AGENTSTATE_HOME"] = str(Path(home).expanduser().absolute())
     import django

@@ -26,6 +26,7 @@ WORKER_PROCESSES = 2
 FLEET_STOP_SECONDS = 3.0
 REST_STOP_SECONDS = 4.5  # with the above and PostgreSQL's end, within ten seconds
 BACKLOG = 1024
+INTERRUPTED = 130  # the exit code, when a demo with an end did not come to it
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compared, not listened on
 
 
@@ -66,14 +67,11 @@ def demo(options: argparse.Namespace) -> int:
         for _ in site.supervisor.turns():
             if deadline and time.monotonic() >= deadline:
                 break
-        if not options.seconds:
-            stop(site, [fleet])
-            return 0
         if site.supervisor.signals:
             stop(site, [fleet])
-            return 130
+            return INTERRUPTED if options.seconds else 0
         site.supervisor.stop([fleet])
-        code = summary(site.since)
+        code = summary(site)
         stop(site, [])
     return code
 
@@ -114,10 +112,16 @@ def fleet_child(options: argparse.Namespace, url: str, key: str) -> Child:
     )
 
 
-def summary(since: datetime) -> int:
+def summary(site: Site) -> int:
     """Print what happened and whether every invariant holds. Its exit code is the demo's."""
-    command = [sys.executable, "manage.py", "summary", "--since", since.isoformat()]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    command = [sys.executable, "manage.py", "summary", "--since", site.since.isoformat()]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+        while process.poll() is None:
+            site.supervisor.wait(0.1)
+            if site.supervisor.signals:
+                process.kill()
+                return INTERRUPTED
+    return process.returncode
 
 
 # --- start --------------------------------------------------------------------------------------
@@ -139,12 +143,12 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
         claim(url)
         database = stack.enter_context(running_server())
         prepared = prepare(report=progress)
-        progress(f"PostgreSQL {prepared.server} is ready · starting web and background work …")
+        progress(f"PostgreSQL {prepared.server} is ready · starting web …")
         supervisor = Supervisor(folder=ROOT, report=event, database=database)
         stack.enter_context(supervisor)
         web = supervisor.add(web_child(listener))
-        background = tuple(map(supervisor.add, background_children()))
         wait_for_web(supervisor, web, url)
+        background = tuple(map(supervisor.add, background_children()))
         progress(f"ready after {time.monotonic() - started:.1f} s")
         yield Site(
             supervisor=supervisor, url=url, since=prepared.now, web=web, background=background

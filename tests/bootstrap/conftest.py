@@ -41,7 +41,7 @@ def make_server() -> Iterator[Callable[[Path], EmbeddedPostgres]]:
         shutil.rmtree(server.socket, ignore_errors=True)
 
 
-def eventually[T](what: Callable[[], T], *, within_seconds: float = 15) -> T:
+def eventually[T](what: Callable[[], T], *, within_seconds: float = 60) -> T:
     """The first true value of `what()`. Fails when there is none in time."""
     deadline = time.monotonic() + within_seconds
     while True:

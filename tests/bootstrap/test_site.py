@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from agentstate.cli.site import only_start
 from agentstate.embedded import EmbeddedPostgres
 from tests.bootstrap.conftest import ROOT, eventually, is_gone, kill_hard
 
@@ -22,7 +23,7 @@ START_SECONDS = 60
 
 @dataclass
 class Site:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None
     home: Path
     output: Path
 
@@ -116,6 +117,7 @@ def end(site: Site) -> None:
     EmbeddedPostgres(site.home / "postgres").stop()
 
 
+@pytest.mark.long
 def test_it_starts_refuses_a_second_one_and_leaves_nothing(site):
     assert site.answers()
     assert "Nobody can log in yet: ./run user" in site.said()
@@ -186,8 +188,30 @@ def test_when_it_is_killed_its_children_end_and_the_next_start_goes_on(site):
     assert not database.is_listening()
 
 
+@pytest.mark.long
+def test_a_demo_of_some_seconds_sums_up_and_leaves_nothing(open_folder):
+    home = open_folder / "home"
+    done = run(home, "demo", "--port", "0", "--seconds", "20", "--workers", "3", "--speed", "3")
+    assert done.returncode == 0, done.stderr
+    assert "Log in as   operator" in done.stdout
+    assert "numbers without a hole" in done.stdout
+    left = Site(process=None, home=home, output=home)
+    assert left.processes() == []
+
+
 def postgres_processes(site: Site) -> list[str]:
     return [line for line in site.processes() if "postgres" in line]
+
+
+def test_a_second_start_in_one_home_names_the_first(open_folder):
+    with only_start(open_folder) as claim:
+        claim("http://127.0.0.1:8000")
+        refused = run(open_folder, "serve", "--port", "0")
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        f"agentstate: already running here: process {os.getpid()} at http://127.0.0.1:8000. "
+        "Stop it first, or set AGENTSTATE_HOME to another folder\n"
+    )
 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(open_folder):
