@@ -30,7 +30,7 @@ from agentstate.store.commands import (
     Transition,
 )
 from agentstate.store.rows import run_key_of, unit_of
-from agentstate.store.rules.decide import CHANGE
+from agentstate.store.rules.deciding.runs import CHANGE
 from agentstate.store.states import TERMINAL
 
 

@@ -1,0 +1,418 @@
+"""Budgets: charge, hold, settle, open, change the cap. Every level gets its ledger line."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from agentstate.store.commands import (
+    BudgetState,
+    ChangeCap,
+    Charge,
+    CommitReservation,
+    CreateBudget,
+    DropDeadHolds,
+    Dropped,
+    NewBudget,
+    ReleaseReservation,
+    Reserve,
+    Reserved,
+    Settled,
+    Spend,
+    Spent,
+)
+from agentstate.store.errors import (
+    EventIdReuse,
+    Exists,
+    NotFound,
+    ReservationSettled,
+    VersionConflict,
+)
+from agentstate.store.rows import (
+    BudgetRow,
+    EntryRow,
+    HoldRow,
+    RunRow,
+)
+from agentstate.store.rules import budgets, runs
+from agentstate.store.rules.deciding.desk import Deciding
+
+
+def spend(ask: Spend, on: Deciding) -> Spent:
+    run, budget = _budget_of(ask.run, ask.charge.budget, on)
+    before = _charged_before(run, budget, ask.charge, on, token=ask.fence)
+    if before:
+        return before
+    _check_may_charge(run, ask.fence, on)
+    return make_charge(run, ask.charge, on, token=ask.fence)
+
+
+def _budget_of(key: str | None, name: str, on: Deciding) -> tuple[RunRow | None, BudgetRow]:
+    run = on.draft.run(key) if key is not None else None
+    return run, on.draft.budget_named(run, name)
+
+
+def _check_may_charge(run: RunRow | None, token: int | None, on: Deciding) -> None:
+    if run is not None:
+        runs.check_fence(run, token, on.by)
+        runs.check_open(run)
+
+
+def make_charge(run: RunRow | None, charge: Charge, on: Deciding, *, token: int | None) -> Spent:
+    """Charge every level, or none. A charge whose id is stored already is not made again."""
+    draft = on.draft
+    budget = draft.budget_named(run, charge.budget)
+    before = _charged_before(run, budget, charge, on, token=token)
+    if before:
+        return before
+    levels = budgets.spend(draft.levels(budget), charge.amount)
+    entry = _enter_levels(
+        levels,
+        on,
+        kind="spend",
+        amount=charge.amount,
+        spent=charge.amount,
+        run_id=run.id if run else None,
+        charge_id=charge.id,
+        note=charge.note,
+        token=token,
+    )
+    return _spent(levels[-1], entry)
+
+
+def open_budget(run: RunRow | None, ask: NewBudget, on: Deciding) -> BudgetRow:
+    draft = on.draft
+    parent = draft.budget_named(None, ask.parent) if ask.parent else None
+    budget = BudgetRow(
+        id=draft.facts.new_id(draft.now),
+        run_id=run.id if run else None,
+        name=ask.name,
+        unit=ask.unit,
+        cap=ask.cap,
+        entries=1,
+        parent_id=parent.id if parent else None,
+        depth=parent.depth + 1 if parent else 0,
+    )
+    draft.put_budget(budget, new=True)
+    _enter(budget, on, kind="open", amount=ask.cap, cap=ask.cap, run_id=run.id if run else None)
+    return budget
+
+
+def _enter(
+    budget: BudgetRow,
+    on: Deciding,
+    *,
+    kind: str,
+    amount: int,
+    run_id: UUID | None,
+    spent: int = 0,
+    reserved: int = 0,
+    cap: int | None = None,
+    charge_id: str | None = None,
+    note: str = "",
+    token: int | None = None,
+) -> EntryRow:
+    entry = EntryRow(
+        budget_id=budget.id,
+        n=budget.entries,
+        kind=kind,
+        amount=amount,
+        spent=spent,
+        reserved=reserved,
+        cap=cap,
+        entry_id=charge_id,
+        run_id=run_id,
+        token=token,
+        note=note,
+        overdrawn=budget.overdrawn,
+        actor=on.by.principal,
+        request_id=on.request_id,
+        at=on.draft.now,
+    )
+    on.draft.writes.entries.append(entry)
+    return entry
+
+
+def _enter_levels(levels: list[BudgetRow], on: Deciding, **line: Any) -> EntryRow:
+    """Write the levels and the same ledger line for each; the line of the last, the innermost."""
+    entry: EntryRow | None = None
+    for level in levels:
+        on.draft.put_budget(level)
+        entry = _enter(level, on, **line)
+    if entry is None:
+        raise AssertionError("a budget has at least its own level")
+    return entry
+
+
+def _charged_before(
+    run: RunRow | None, budget: BudgetRow, charge: Charge, on: Deciding, *, token: int | None
+) -> Spent | None:
+    if charge.id is None:
+        return None
+    stored = on.draft.facts.charges.get((budget.id, run.id if run else None, charge.id))
+    if stored is None:
+        return None
+    if run is not None and not _mine(stored.actor, stored.token, run, token, on):
+        runs.check_fence(run, token, on.by)
+    if stored.amount != charge.amount:
+        raise EventIdReuse(
+            f"charge id {charge.id} is stored with another amount",
+            current=budget.facts(),
+            id=charge.id,
+        )
+    return replace(_spent(budget, stored), replayed=True)
+
+
+def _mine(actor: str, stored: int | None, run: RunRow, token: int | None, on: Deciding) -> bool:
+    """Own replay: written by this caller, under the token it sends or now the current holder."""
+    return actor == on.by.principal and token in (stored, run.token)
+
+
+def _spent(budget: BudgetRow, entry: EntryRow) -> Spent:
+    return Spent(
+        budget=budget.name,
+        unit=budget.unit,
+        cap=budget.cap,
+        spent=budget.spent,
+        reserved=budget.reserved,
+        left=budget.left,
+        version=budget.version,
+        overdrawn=budget.overdrawn,
+        entry=entry.n,
+        at=entry.at,
+    )
+
+
+def reserve(ask: Reserve, on: Deciding) -> Reserved:
+    draft = on.draft
+    run, budget = _budget_of(ask.run, ask.budget, on)
+    hold = draft.find_hold(budget.id, ask.id)
+    if hold is not None and (run is None or _mine(hold.actor, hold.token, run, ask.fence, on)):
+        _check_same_hold(hold, ask, budget, on)
+        return _reserved(hold, budget, on, replayed=True)
+    _check_may_charge(run, ask.fence, on)
+    if hold is not None:
+        _check_same_hold(hold, ask, budget, on)
+    levels = budgets.reserve(draft.levels(budget), ask.amount)
+    run_id = run.id if run else None
+    entry = _enter_levels(
+        levels,
+        on,
+        kind="reserve",
+        amount=ask.amount,
+        reserved=ask.amount,
+        run_id=run_id,
+        charge_id=ask.id,
+        token=ask.fence,
+    )
+    hold = draft.put_hold(
+        HoldRow(
+            budget_id=budget.id,
+            n=entry.n,
+            reservation_id=ask.id,
+            run_id=run_id,
+            amount=ask.amount,
+            token=ask.fence,
+            actor=on.by.principal,
+            expires_at=draft.now + timedelta(seconds=ask.ttl_seconds),
+            created_at=draft.now,
+        )
+    )
+    return _reserved(hold, levels[-1], on)
+
+
+def _check_same_hold(hold: HoldRow, ask: Reserve, budget: BudgetRow, on: Deciding) -> None:
+    if hold.amount != ask.amount or hold.actor != on.by.principal:
+        raise EventIdReuse(
+            f"reservation {ask.id} is stored with another amount or by another caller",
+            current=budget.facts(),
+            id=ask.id,
+        )
+    if hold.state != "held":
+        raise ReservationSettled(
+            f"reservation {ask.id} is {hold.state}", current=budget.facts(), state=hold.state
+        )
+
+
+def _reserved(
+    hold: HoldRow, budget: BudgetRow, on: Deciding, *, replayed: bool = False
+) -> Reserved:
+    left = (hold.expires_at - on.draft.now) // timedelta(milliseconds=1)
+    return Reserved(
+        budget=budget.name,
+        id=hold.reservation_id,
+        amount=hold.amount,
+        expires_at=hold.expires_at,
+        expires_in_ms=max(0, left),
+        cap=budget.cap,
+        spent=budget.spent,
+        reserved=budget.reserved,
+        left=budget.left,
+        version=budget.version,
+        at=hold.created_at,
+        replayed=replayed,
+    )
+
+
+def commit_reservation(ask: CommitReservation, on: Deciding) -> Settled:
+    return _settle(ask, on, actual=ask.amount, to="committed")
+
+
+def release_reservation(ask: ReleaseReservation, on: Deciding) -> Settled:
+    return _settle(ask, on, actual=0, to="released")
+
+
+def _settle(
+    ask: CommitReservation | ReleaseReservation, on: Deciding, *, actual: int, to: str
+) -> Settled:
+    draft = on.draft
+    run, budget = _budget_of(ask.run, ask.budget, on)
+    hold = draft.find_hold(budget.id, ask.id)
+    if hold is None:
+        raise NotFound(f"no reservation {ask.id}", budget=ask.budget, id=ask.id)
+    if run is not None and not _may_settle(run, ask.fence, on):
+        runs.check_fence(run, ask.fence, on.by)
+    if hold.state == "dropped" and to == "committed":
+        to = "late"
+    elif hold.state == "dropped":
+        return _settled(hold, budget, replayed=True)
+    elif hold.state != "held":
+        wanted = ("committed", "late") if to == "committed" else (to,)
+        if hold.state not in wanted or hold.actual != actual:
+            raise ReservationSettled(
+                f"reservation {ask.id} is {hold.state} with {hold.actual}",
+                current=budget.facts(),
+                state=hold.state,
+                actual=hold.actual,
+            )
+        return _settled(hold, budget, replayed=True)
+    levels = _settle_levels(hold, actual, to, on, token=ask.fence)
+    hold = draft.put_hold(replace(hold, state=to, actual=actual, settled_at=draft.now))
+    return _settled(hold, levels[-1])
+
+
+def _may_settle(run: RunRow, token: int | None, on: Deciding) -> bool:
+    """The holder, or whoever ended the run: what was spent until then may come in late."""
+    ended_it = run.terminal and token is not None and token == run.ended_token
+    never_leased = not run.ever_leased and token is None
+    return ended_it or never_leased
+
+
+def _settle_levels(
+    hold: HoldRow, actual: int, to: str, on: Deciding, *, token: int | None = None
+) -> list[BudgetRow]:
+    kinds = {"committed": "commit", "released": "release", "dropped": "drop", "late": "late"}
+    draft = on.draft
+    levels = budgets.settle(draft.levels(draft.budget(hold.budget_id)), hold, actual)
+    _enter_levels(
+        levels,
+        on,
+        kind=kinds[to],
+        amount=actual if to in ("committed", "late") else hold.amount,
+        spent=actual,
+        reserved=-hold.amount if hold.state == "held" else 0,
+        run_id=hold.run_id,
+        charge_id=hold.reservation_id,
+        token=token,
+    )
+    return levels
+
+
+def _settled(hold: HoldRow, budget: BudgetRow, *, replayed: bool = False) -> Settled:
+    return Settled(
+        budget=budget.name,
+        id=hold.reservation_id,
+        state=hold.state,
+        amount=hold.amount,
+        actual=hold.actual or 0,
+        cap=budget.cap,
+        spent=budget.spent,
+        reserved=budget.reserved,
+        left=budget.left,
+        version=budget.version,
+        overdrawn=budget.overdrawn,
+        at=hold.settled_at or hold.created_at,
+        replayed=replayed,
+    )
+
+
+def drop_holds(holds: Iterable[HoldRow], on: Deciding) -> int:
+    """Give dead holds back; their ids stay known."""
+    count = 0
+    for hold in holds:
+        _settle_levels(hold, 0, "dropped", on)
+        on.draft.put_hold(replace(hold, state="dropped", actual=0, settled_at=on.draft.now))
+        count += 1
+    return count
+
+
+def drop_dead_holds(ask: DropDeadHolds, on: Deciding) -> Dropped:
+    """Of the holds that were chosen and locked, give back those that are dead all the same."""
+    tokens = {row.id: row.token for row in on.draft.facts.holders}
+    dead = [
+        hold
+        for hold in on.draft.facts.holds.values()
+        if hold.dead(on.draft.now, tokens.get(hold.run_id) if hold.run_id else None)
+        and on.draft.has_levels(hold.budget_id)
+    ]
+    return Dropped(holds=drop_holds(sorted(dead, key=lambda h: (h.budget_id, h.n)), on))
+
+
+def create_budget(ask: CreateBudget, on: Deciding) -> BudgetState:
+    run = on.draft.run(ask.run) if ask.run is not None else None
+    _check_may_charge(run, ask.fence, on)
+    existing = on.draft.find_budget_named(run, ask.budget.name)
+    if existing is not None:
+        raise Exists(f"a budget {existing.name} exists", current=existing.facts())
+    budget = open_budget(run, ask.budget, on)
+    return _budget_state(budget, on)
+
+
+def change_cap(ask: ChangeCap, on: Deciding) -> BudgetState:
+    on.by.need("override")
+    _, budget = _budget_of(ask.run, ask.budget, on)
+    if ask.if_match is not None and ask.if_match != budget.version:
+        raise VersionConflict(
+            f"expected b{ask.if_match}, found b{budget.version}",
+            current=budget.facts(),
+            expected=ask.if_match,
+            found=budget.version,
+        )
+    changed = budgets.change_cap(budget, ask.cap)
+    on.draft.put_budget(changed)
+    _enter(
+        changed,
+        on,
+        kind="cap",
+        amount=ask.cap,
+        cap=ask.cap,
+        note=ask.reason,
+        run_id=budget.run_id,
+    )
+    thing = f"{ask.run}/{ask.budget}" if ask.run is not None else ask.budget
+    run = on.draft.find_run(ask.run) if ask.run is not None else None
+    on.act(
+        "budget.cap-changed",
+        thing,
+        run,
+        reason=ask.reason,
+        before={"cap": budget.cap, "version": budget.version},
+        after={"cap": ask.cap, "version": changed.version},
+        expected={"version": ask.if_match},
+    )
+    return _budget_state(changed, on)
+
+
+def _budget_state(budget: BudgetRow, on: Deciding) -> BudgetState:
+    return BudgetState(
+        budget=budget.name,
+        unit=budget.unit,
+        cap=budget.cap,
+        spent=budget.spent,
+        reserved=budget.reserved,
+        left=budget.left,
+        version=budget.version,
+        overdrawn=budget.overdrawn,
+        at=on.draft.now,
+    )

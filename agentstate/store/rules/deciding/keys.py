@@ -1,0 +1,23 @@
+"""API keys: their hashes come in, never the keys."""
+
+from agentstate.store.commands import (
+    CreateKey,
+    KeyCreated,
+    KeyRevoked,
+    RevokeKey,
+)
+from agentstate.store.rules.deciding.desk import Deciding
+
+
+def create_key(ask: CreateKey, on: Deciding) -> KeyCreated:
+    on.by.need("admin")
+    on.draft.writes.other.append(("create-key", {"ask": ask, "by": on.by.principal}))
+    on.act("key.created", ask.name, after={"scopes": list(ask.scopes), "hint": ask.hint})
+    return KeyCreated(id=ask.id, name=ask.name, at=on.draft.now)
+
+
+def revoke_key(ask: RevokeKey, on: Deciding) -> KeyRevoked:
+    on.by.need("admin")
+    on.draft.writes.other.append(("revoke-key", {"name": ask.name}))
+    on.act("key.revoked", ask.name, reason=ask.reason)
+    return KeyRevoked(name=ask.name, at=on.draft.now)
