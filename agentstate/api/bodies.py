@@ -59,11 +59,11 @@ def read_text(request: HttpRequest) -> str:
     _check_type(request)
     raw = _read(request)
     if not raw:
-        raise Malformed("the body is empty; send a JSON object", position=0)
+        raise Malformed("the body is empty; send a JSON object")
     try:
         return raw.decode()
     except UnicodeDecodeError as wrong:
-        raise Malformed(f"byte {wrong.start} of the body is not UTF-8", position=0) from None
+        raise Malformed(f"byte {wrong.start} of the body is not UTF-8") from None
 
 
 def _check_type(request: HttpRequest) -> None:
@@ -84,7 +84,7 @@ def _read(request: HttpRequest) -> bytes:
             return _read_exactly(request, int(length))
         return _read_chunked(request)
     except (OSError, UnreadablePostError):
-        raise Malformed("the body ended before all of it had come", position=0) from None
+        raise Malformed("the body ended before all of it had come") from None
 
 
 def _read_exactly(request: HttpRequest, length: int) -> bytes:
@@ -92,7 +92,7 @@ def _read_exactly(request: HttpRequest, length: int) -> bytes:
         raise _too_large(length)
     raw = request.read(length)
     if len(raw) < length:
-        raise Malformed(f"the body ended after {len(raw)} of {length} bytes", position=0)
+        raise Malformed(f"the body ended after {len(raw)} of {length} bytes")
     return raw
 
 

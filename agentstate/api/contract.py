@@ -33,14 +33,11 @@ REF = "#/components/schemas/{model}"
 WAITS = "this address never waits; long polls and streams are under /live/v1"
 
 # What any call may be refused for; those with a body, and those that write.
-ALWAYS: tuple[type[Refusal], ...] = (Invalid, errors.Unavailable)
+ALWAYS: tuple[type[Refusal], ...] = (Invalid, errors.UnstorableText, errors.Unavailable)
 WITH_KEY: tuple[type[Refusal], ...] = (Unauthenticated, errors.NotAllowed)
-WITH_BODY: tuple[type[Refusal], ...] = (Malformed, errors.TooLarge, errors.UnstorableText)
-KEYED: tuple[type[Refusal], ...] = (
-    errors.IdempotencyInFlight,
-    errors.IdempotencyKeyReuse,
-    errors.OutcomeUnknown,
-)
+WITH_BODY: tuple[type[Refusal], ...] = (Malformed, errors.TooLarge)
+WRITING: tuple[type[Refusal], ...] = (errors.OutcomeUnknown,)
+KEYED: tuple[type[Refusal], ...] = (errors.IdempotencyInFlight, errors.IdempotencyKeyReuse)
 
 FENCE = {
     "name": "Agentstate-Fence",
@@ -160,6 +157,7 @@ def contract(
     refused += WITH_KEY if access else ()
     refused += WITH_BODY if takes_body else ()
     refused += KEYED if keyed else ()
+    refused += WRITING if takes_body else ()
     return {
         "operation_id": operation_id,
         "summary": operation_id.replace("_", " ").capitalize(),
@@ -167,16 +165,18 @@ def contract(
         "auth": access,
         "openapi_extra": {
             "parameters": list(headers),
-            "responses": _problems(refused),
+            "responses": _problems(refused, takes_body=takes_body),
             "x-scopes": list(access.scopes) if access else [],
         },
     }
 
 
-def _problems(refused: Sequence[type[Refusal]]) -> dict[int, Any]:
+def _problems(refused: Sequence[type[Refusal]], *, takes_body: bool) -> dict[int, Any]:
     codes: dict[int, set[str]] = defaultdict(set)
     for cls in refused:
         codes[STATUS[cls]].add(cls.code)
+    if takes_body:
+        codes[HTTPStatus.UNSUPPORTED_MEDIA_TYPE.value].add(Malformed.code)
     content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(model=ProblemTold.__name__)}}}
     return {
         status: {

@@ -98,7 +98,7 @@ def _not_allowed(request: HttpRequest, response: HttpResponseBase) -> HttpRespon
     allowed = response.headers.get("Allow", "")
     if "GET" in allowed:
         allowed += ", HEAD"
-    refusal = Malformed(f"{request.method} is not for this address; {allowed} are", position=0)
+    refusal = Malformed(f"{request.method} is not for this address; {allowed} is")
     answer = problem(request, refusal, status=HTTPStatus.METHOD_NOT_ALLOWED)
     answer.headers["Allow"] = allowed
     return answer
@@ -138,10 +138,14 @@ def _broken_rules(errors: list[dict[str, Any]]) -> Refusal:
 
 
 def _field(where: tuple[str | int, ...]) -> str:
-    """`events[3].type` from ("body", "ask", "events", 3, "type"); the rest without its source."""
-    names = where[2:] if where[0] == "body" else where[1:]
+    """`events[3].type` from ("body", "ask", "events", 3, "type"); `limit` from ("query", "limit").
+
+    A parameter that is there several times is named without a number.
+    """
+    if where[0] != "body":
+        return next(part for part in reversed(where) if isinstance(part, str))
     text = ""
-    for part in names:
+    for part in where[2:]:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".") or "body"
 

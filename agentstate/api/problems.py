@@ -37,6 +37,7 @@ STATUS: dict[type[Refusal], int] = {
     errors.LeaseLost: 409,
     errors.PartialDuplicate: 409,
     errors.Paused: 409,
+    errors.ReservationSettled: 409,
     errors.StaleFence: 409,
     errors.ExpectationFailed: 412,
     errors.HolderChanged: 412,
@@ -123,7 +124,7 @@ def problem_members(
     members = _members(
         request,
         code=refusal.code,
-        title=refusal.title,
+        title=HTTPStatus(status).phrase if status else refusal.title,
         status=status or STATUS[type(refusal)],
         retry=refusal.retry,
         detail=refusal.detail,

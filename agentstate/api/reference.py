@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +169,7 @@ def _count(schema: Schema) -> str:
     return f", at most {schema['maxItems']}" if "maxItems" in schema else ""
 
 
-_KINDS = {"string": _text, "integer": _whole, "boolean": lambda _: "true or false"}
+_KINDS: dict[str, Callable[[Schema], str]] = {"string": _text, "integer": _whole, "boolean": lambda _: "true or false"}
 
 
 def _default(schema: Schema) -> str:

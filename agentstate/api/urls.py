@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from django.http import Http404, HttpRequest
 from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.decorators.http import require_GET
 
 from agentstate.api import budgets, health, leases, pages, runs
 from agentstate.api.contract import make_api
@@ -31,8 +32,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
         [
             path("api/v1/openapi.json", pages.openapi, {"api": api}),
             path("api/v1/docs", pages.docs, {"api": api}),
-            path("health/live", health.is_live),
-            path("health/ready", health.is_ready),
+            path("health/live", require_GET(health.is_live)),
+            path("health/ready", require_GET(health.is_ready)),
             path("problems/", pages.problem_index),
             path("problems/<str:code>", pages.problem_page),
             re_path(r"^(?:api|health|problems)/", nowhere),

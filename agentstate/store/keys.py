@@ -20,7 +20,7 @@ from django.db import connection
 
 from agentstate.store.callers import SCOPES, Caller
 from agentstate.store.commands import CreateKey, KeyRevoked, RevokeKey
-from agentstate.store.errors import Invalid, Refusal
+from agentstate.store.errors import Invalid, NotFound, Refusal
 from agentstate.store.execute import execute
 
 SECRET_BYTES, SALT_BYTES, HINT_CHARS = 32, 16, 4
@@ -64,9 +64,10 @@ def create_key(
     *, name: str, scopes: Sequence[str], by: Caller, expires_at: datetime | None = None
 ) -> NewKey:
     """Make a key. Raises Invalid (an unknown scope, none, a name that is taken), NotAllowed."""
-    unknown = sorted(set(scopes) - set(SCOPES))
-    if unknown or not scopes:
+    if not scopes or not set(scopes) <= set(SCOPES):
         raise Invalid("scopes", f"one or more of {', '.join(SCOPES)}")
+    if _is_taken(name):
+        raise Invalid("name", "a name that no key has or had: it stands beside what the key did")
     key_id, secret = uuid4(), secrets.token_urlsafe(SECRET_BYTES)
     salt = secrets.token_bytes(SALT_BYTES)
     ordered = tuple(scope for scope in SCOPES if scope in scopes)
@@ -88,6 +89,8 @@ def revoke_key(*, name: str, by: Caller, reason: str = "") -> KeyRevoked:
 
     Raises NotFound, NotAllowed.
     """
+    if not _is_taken(name):
+        raise NotFound(f"no key {name}", key=name)
     return execute(RevokeKey(name=name, reason=reason), by=by)
 
 
@@ -108,6 +111,12 @@ def find_caller(text: str) -> Caller:
         if unmarked:
             cursor.execute(MARK_USED, found)
     return Caller(kind="key", name=name, scopes=frozenset(scopes))
+
+
+def _is_taken(name: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM agentstate_apikey WHERE name = %s", [name])
+        return cursor.fetchone() is not None
 
 
 def digest_of(salt: bytes, secret: str) -> bytes:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+from urllib.parse import unquote
 
 from django.test import Client
+from django.urls import Resolver404, resolve
 
 from agentstate import store
+from agentstate.api.urls import api
 from agentstate.store.callers import SCOPES
 from agentstate.store.keys import NewKey, create_key
 
@@ -45,6 +49,42 @@ class Answer:
         return self.status, self.code
 
 
+# Of no call in particular, so not told with each.
+UNDOCUMENTED = {405, 411, 500}
+
+
+def check_documented(method: str, address: str, answer: Answer) -> None:
+    """Fail unless OpenAPI describes this answer: its shape, or the code that it refuses with."""
+    operation = _operation(method, address)
+    if operation is None or answer.status in UNDOCUMENTED:
+        return
+    if answer.status < 300:
+        told = operation.response_models[answer.status].model_fields["response"].annotation
+        told.model_validate(answer.json)
+    else:
+        problems = operation.openapi_extra["responses"]
+        assert answer.code in problems[answer.status]["description"], answer.text
+
+
+def _operation(method: str, address: str) -> Any:
+    try:
+        route = resolve(unquote(address.partition("?")[0])).route
+    except Resolver404:
+        return None
+    return _operations().get((method, route))
+
+
+@cache
+def _operations() -> dict[tuple[str, str], Any]:
+    return {
+        (method, f"api/v1{router.prefix}{path}".replace("{", "<").replace("}", ">")): operation
+        for router in api._get_bound_routers()
+        for path, view in router.path_operations.items()
+        for operation in view.operations
+        for method in operation.methods
+    }
+
+
 class Api:
     """Calls with one key. Headers are named as they are sent."""
 
@@ -68,7 +108,9 @@ class Api:
         raw = content.encode() if isinstance(content, str) else content or b""
         response = self.client.generic(method, address, raw, content_type, headers=sent)
         body = b"".join(response.streaming_content) if response.streaming else response.content
-        return Answer(response.status_code, body.decode(), response.headers)
+        answer = Answer(response.status_code, body.decode(), response.headers)
+        check_documented(method, address, answer)
+        return answer
 
     def post(self, path: str, body: Any = None, **headers: str) -> Answer:
         """body: text as it is, anything else as JSON."""

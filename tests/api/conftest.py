@@ -4,13 +4,17 @@ from tests.api.asking import Api, new_key
 
 
 @pytest.fixture
-def api(transactional_db: None) -> Api:
-    """The API with a key that has every scope."""
+def api(db: None) -> Api:
+    """The API with a key that has every scope.
+
+    The test is rolled back, which is much quicker than emptying all tables. Tests with threads or
+    with a clock of their own ask for `transactional_db` or `clock` before it.
+    """
     return Api(new_key("fleet"))
 
 
 @pytest.fixture
-def with_scopes(transactional_db: None):
+def with_scopes(db: None):
     """with_scopes("read", "write"): the API with a key of these scopes."""
 
     def make(*scopes: str, name: str = "") -> Api:
@@ -20,6 +24,6 @@ def with_scopes(transactional_db: None):
 
 
 @pytest.fixture
-def anonymous(transactional_db: None) -> Api:
+def anonymous(db: None) -> Api:
     """The API without a key."""
     return Api(None)

@@ -1,0 +1,100 @@
+"""OpenAPI tells the truth. (That every answer has the described shape is checked at each call of
+every test here: tests/api/asking.py.)"""
+
+import pytest
+
+from agentstate.store.callers import SCOPES
+from agentstate.store.errors import every_refusal
+from tests.api.asking import _operations
+
+BUILT = {
+    "POST /api/v1/runs",
+    "GET /api/v1/runs",
+    "GET /api/v1/runs/{key}",
+    "POST /api/v1/runs/{key}/transitions",
+    "POST /api/v1/runs/{key}/events",
+    "GET /api/v1/runs/{key}/events",
+    "GET /api/v1/runs/{key}/verify",
+    "GET /api/v1/runs/{key}/budgets",
+    "GET /api/v1/runs/{key}/budgets/{name}",
+    "POST /api/v1/runs/{key}/budgets/{name}/spend",
+    "GET /api/v1/runs/{key}/budgets/{name}/ledger",
+    "POST /api/v1/leases/claim",
+    "POST /api/v1/leases/renew",
+    "POST /api/v1/leases/{unit}/acquire",
+    "POST /api/v1/leases/{unit}/renew",
+    "POST /api/v1/leases/{unit}/release",
+    "POST /api/v1/leases/{unit}/reclaim",
+    "GET /api/v1/leases",
+    "GET /api/v1/leases/{unit}",
+    "GET /api/v1/leases/{unit}/terms",
+    "GET /api/v1/time",
+    "GET /api/v1/health/live",
+    "GET /api/v1/health/ready",
+}
+
+
+@pytest.fixture
+def openapi(anonymous):
+    answer = anonymous.get("/openapi.json")
+    assert answer.status == 200
+    return answer.json
+
+
+def calls(openapi):
+    return [
+        (f"{method.upper()} {path}", call)
+        for path, methods in openapi["paths"].items()
+        for method, call in methods.items()
+    ]
+
+
+def test_it_lists_what_is_built_and_nothing_else(openapi):
+    assert openapi["openapi"].startswith("3.1")
+    assert {name for name, _ in calls(openapi)} == BUILT
+    assert len(_operations()) == len(BUILT)
+
+
+def test_each_call_has_a_name_a_text_and_its_scopes(openapi):
+    ids = [call["operationId"] for _, call in calls(openapi)]
+    assert len(set(ids)) == len(ids)
+    for name, call in calls(openapi):
+        assert call["summary"] and call["description"] and call["tags"], name
+        assert set(call["x-scopes"]) <= set(SCOPES)
+        open_to_all = name.endswith(("/time", "/live", "/ready"))
+        assert bool(call.get("security")) == bool(call["x-scopes"]) == (not open_to_all), name
+
+
+def test_each_refusal_that_it_names_exists(openapi):
+    for name, call in calls(openapi):
+        for status, answer in call["responses"].items():
+            if int(status) >= 300:
+                codes = answer["description"].split(": ")[1].split(", ")
+                assert set(codes) <= set(every_refusal()), name
+                assert list(answer["content"]) == ["application/problem+json"]
+
+
+def test_every_reference_leads_somewhere(openapi):
+    schemas = openapi["components"]["schemas"]
+    names = str(openapi).split("#/components/schemas/")[1:]
+    assert {name.split("'")[0] for name in names} <= set(schemas)
+
+
+def test_bounds_are_those_of_the_rules(openapi):
+    schemas = openapi["components"]["schemas"]
+    ttl = schemas["AcquireAsked"]["properties"]["ttl_seconds"]
+    assert (ttl["minimum"], ttl["maximum"], ttl["default"]) == (1, 86_400, 60)
+    assert schemas["AcquireAsked"]["additionalProperties"] is False
+    assert schemas["AppendAsked"]["properties"]["events"]["maxItems"] == 500
+    assert "RawJSON" not in str(openapi)
+
+
+def test_the_page_shows_each_call_without_anything_from_elsewhere(anonymous, openapi):
+    page = anonymous.get("/docs")
+    assert page.status == 200
+    for _, call in calls(openapi):
+        assert f'id="{call["operationId"]}"' in page.text
+    assert "http://127.0.0.1" in page.text and "https://" not in page.text
+    assert "<script" not in page.text and "style=" not in page.text
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
