@@ -21,7 +21,7 @@ FAMILIES = (
         "fenced",
         "Fenced",
         frozenset({"stale-fence", "lease-lost", "fence-required"}),
-        "a worker that no longer held the lease tried to write, and nothing of it was stored",
+        "a worker that had lost its lease tried to write, and nothing of it was stored",
         "The worker was overtaken: look at why it was silent for longer than its lease.",
     ),
     Family(

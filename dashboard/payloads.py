@@ -1,7 +1,7 @@
 """Payloads as people read them. Every digit stays: nothing is decoded to a number and back.
 
 The text is cut into tokens and each is shown as it was sent; only white space between them is
-ours. A preview may end in the middle of a token, which the cutting allows for.
+ours. A preview may end in the middle of a piece, which the cutting allows for.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def preview(text: str) -> SafeString:
     pieces: list[str] = []
     length = 0
     found = list(tokens(text))
-    for at, token in enumerate(found):
-        if token in "{}[],:" or length > PREVIEW_CHARS:
+    for at, piece in enumerate(found):
+        if piece in "{}[],:" or length > PREVIEW_CHARS:
             continue
         is_name = found[at + 1 : at + 2] == [":"]
-        plain = " ".join(_unquoted(token).split())[: PREVIEW_CHARS - length + 1]
+        plain = " ".join(_unquoted(piece).split())[: PREVIEW_CHARS - length + 1]
         length += len(plain) + 2
         kind = "p-name" if is_name else "p-value"
         pieces.append(f'<span class="{kind}">{escape(plain)}</span>')
@@ -59,33 +59,33 @@ def pretty(text: str, *, indent: int = 0) -> SafeString:
     out: list[str] = []
     level = indent
     found = list(tokens(text))
-    for at, token in enumerate(found):
+    for at, piece in enumerate(found):
         following = found[at + 1] if at + 1 < len(found) else ""
-        if token in ("{", "["):
+        if piece in ("{", "["):
             level += 1
             empty = following in ("}", "]")
-            out.append(token + ("" if empty else _line(level)))
-        elif token in ("}", "]"):
+            out.append(piece + ("" if empty else _line(level)))
+        elif piece in ("}", "]"):
             level = max(0, level - 1)
             opened = at > 0 and found[at - 1] in ("{", "[")
-            out.append(token if opened else _line(level) + token)
-        elif token == ",":
-            out.append(token + _line(level))
-        elif token == ":":
+            out.append(piece if opened else _line(level) + piece)
+        elif piece == ",":
+            out.append(piece + _line(level))
+        elif piece == ":":
             out.append(": ")
         else:
-            out.append(f'<span class="{_kind(token, following)}">{escape(token)}</span>')
-    return mark_safe("".join(out))  # noqa: S308  each token was escaped or is punctuation
+            out.append(f'<span class="{_kind(piece, following)}">{escape(piece)}</span>')
+    return mark_safe("".join(out))  # noqa: S308  each piece was escaped or is punctuation
 
 
 def _line(level: int) -> str:
     return "\n" + "  " * level
 
 
-def _kind(token: str, following: str) -> str:
-    if token.startswith('"'):
+def _kind(piece: str, following: str) -> str:
+    if piece.startswith('"'):
         return "j-name" if following == ":" else "j-text"
-    return "j-word" if token in ("true", "false", "null") else "j-number"
+    return "j-word" if piece in ("true", "false", "null") else "j-number"
 
 
 def members(text: str) -> list[Member] | None:
@@ -98,22 +98,24 @@ def members(text: str) -> list[Member] | None:
 
 def _split(text: str) -> Iterator[tuple[str, str]]:
     """Names and value texts of the outer object."""
-    depth, name, value = 0, None, []
-    for token in tokens(text):
-        if token in ("{", "["):
+    depth = 0
+    name: str | None = None
+    value: list[str] = []
+    for piece in tokens(text):
+        if piece in ("{", "["):
             depth += 1
             if depth == 1:
                 continue
-        elif token in ("}", "]"):
+        elif piece in ("}", "]"):
             depth -= 1
-        if depth == 1 and name is None and token not in ",}":
-            name = _unquoted(token)
-        elif depth == 0 or (depth == 1 and token == ","):
+        if depth == 1 and name is None and piece not in ",}":
+            name = _unquoted(piece)
+        elif depth == 0 or (depth == 1 and piece == ","):
             if name is not None:
                 yield name, " ".join(value)
             name, value = None, []
-        elif not (depth == 1 and token == ":" and not value):
-            value.append(token)
+        elif not (depth == 1 and piece == ":" and not value):
+            value.append(piece)
 
 
 def _member(name: str, value: str) -> Member:
@@ -140,11 +142,11 @@ def _diff_kind(line: str) -> str:
     return {"+": "d-more", "-": "d-less"}.get(line[:1], "d-same")
 
 
-def _unquoted(token: str) -> str:
-    """A string token as the text it means; half a token (a preview's end) as it is."""
-    if not token.startswith('"'):
-        return token
+def _unquoted(piece: str) -> str:
+    """A string piece as the text it means; half a piece (a preview's end) as it is."""
+    if not piece.startswith('"'):
+        return piece
     try:
-        return str(json.loads(token, strict=False))
+        return str(json.loads(piece, strict=False))
     except ValueError:
-        return token[1:].replace("\\n", " ").replace('\\"', '"')
+        return piece[1:].replace("\\n", " ").replace('\\"', '"')

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 WIDTH = 1200
 GUTTER = 172
@@ -46,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """Something that happened. token None: outside any term. kind: worker, store, refused, action."""
+    """What happened. token None: outside a term. kind: worker, store, refused or action."""
 
     at: datetime
     token: int | None
@@ -68,7 +69,7 @@ class PlacedDot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """A row of the drawing. colour: 0 to 5, or none; the line goes solid, then dashed, then ends."""
+    """A row of the drawing. colour: 0 to 5, or none; the line is solid, then dashed, then ends."""
 
     y: int
     label: str
@@ -162,7 +163,7 @@ class Scale:
 
 
 def _foldable(edges: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
-    gaps = sorted(zip(edges, edges[1:], strict=False), key=lambda gap: gap[0] - gap[1])
+    gaps = sorted(pairwise(edges), key=lambda gap: gap[0] - gap[1])
     left = (edges[-1] - edges[0]).total_seconds()
     found: list[tuple[datetime, datetime]] = []
     for a, b in gaps[:FOLDS_MAX]:
@@ -225,7 +226,7 @@ def _lanes(
     lanes: list[Lane] = []
     y = AXIS + LANE // 2
     if loose:
-        text = "earlier terms" if earlier else "no lease"
+        text = "earlier terms" if earlier else "outside a term"
         lanes.append(Lane(y=y, label=text, sub="", colour="none", dots=_place(scale, loose)))
         y += LANE
     for number, span in enumerate(spans, start=earlier):
@@ -273,7 +274,7 @@ def _place(scale: Scale, dots: Sequence[Dot]) -> list[PlacedDot]:
         if at is not None and x - placed[at].x < MERGE_WIDTH:
             old = placed[at]
             count = old.count + dot.count
-            title = f"{count} × {_plural(dot.kind)}"
+            title = f"{count} {_plural(dot.kind)}"
             placed[at] = PlacedDot(
                 x=old.x, kind=old.kind, title=title, seq=old.seq, count=count, radius=_radius(count)
             )

@@ -102,7 +102,7 @@ class Hub:
         self._ready = asyncio.Event()
 
     async def subscribe(self, run: str | None = None) -> Subscription:
-        """A new stream's queue; LISTEN is in force before this returns, or it starts with RESYNC."""
+        """A new stream's queue. LISTEN is in force when this returns, or it begins with RESYNC."""
         subscription = Subscription(run)
         self._subscriptions.add(subscription)
         if self._listening is None or self._listening.done():

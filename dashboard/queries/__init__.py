@@ -1,1 +1,1 @@
-"""What the pages read. Nothing here writes; every list is bounded, by a place and never an offset."""
+"""What the pages read. Nothing here writes; every list has a bound, and a place but no offset."""

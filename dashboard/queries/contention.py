@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection
 
@@ -77,7 +78,7 @@ WHERE at >= %(since)s
 def read(*, now: datetime, window: timedelta, slots: int) -> Contention:
     """Everything refused in the window, counted in `slots` columns."""
     since, slot = now - window, window.total_seconds() / slots
-    facts = {"since": since, "now": now, "slot": slot, "limit": ROWS_READ_MAX}
+    facts: dict[str, Any] = {"since": since, "now": now, "slot": slot, "limit": ROWS_READ_MAX}
     with connection.cursor() as cursor:
         cursor.execute(GROUPED, facts)
         groups = cursor.fetchall()

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q, QuerySet
 
-from agentstate.store.models import Lease, LeaseTerm, OperatorAction, Refusal, Run
+from agentstate.store.models import Lease, OperatorAction, Refusal, Run
 from dashboard import cursors, sentences
 from dashboard.queries.runs import REFUSALS_SHOWN, refusals_of
+from dashboard.queries.terms import Term, newest_terms
 
 PAGE_ROWS = 100
 LAPSED_SHOWN = 100
@@ -135,7 +136,7 @@ class UnitStory:
     unit: str
     lease: Lease | None
     run: Run | None
-    terms: list[LeaseTerm]
+    terms: list[Term]
     actions: list[OperatorAction]
     now: datetime
 
@@ -147,7 +148,7 @@ class UnitStory:
 def read_unit(unit: str, *, now: datetime) -> UnitStory | None:
     """Everything about a unit, or None if it was never heard of."""
     lease = Lease.objects.select_related("run").filter(unit=unit).first()
-    terms = list(LeaseTerm.objects.filter(unit=unit).order_by("-token")[:TERMS_SHOWN])
+    terms = newest_terms(unit, limit=TERMS_SHOWN)
     run = Run.objects.filter(key=unit.removeprefix("run:")).first() if unit[:4] == "run:" else None
     if lease is None and not terms and run is None:
         return None
@@ -176,9 +177,9 @@ def _refused(story: UnitStory) -> QuerySet[Refusal]:
 class Takeover:
     """What followed a reclaim: who has the unit now, and what its former holder still tried."""
 
-    term: LeaseTerm
+    term: Term
     at: datetime
-    successor: LeaseTerm | None
+    successor: Term | None
     fenced: int
     last_fenced_at: datetime | None
     quiet_seconds: float
@@ -191,13 +192,13 @@ class Takeover:
 
 
 def read_takeover(story: UnitStory) -> Takeover | None:
-    """The last reclaim of the unit, unless two others have held it since."""
-    at = next((i for i, term in enumerate(story.terms[:3]) if term.ended == "reclaimed"), None)
-    if at is None or not isinstance(story.terms[at].held.upper, datetime):
+    """The last reclaim of the unit, unless its new holder is gone as well."""
+    at = next((i for i, term in enumerate(story.terms[:2]) if term.ended == "reclaimed"), None)
+    if at is None:
         return None
     term = story.terms[at]
     acted_at = next((a.at for a in story.actions if a.before.get("token") == term.token), None)
-    reclaimed_at = acted_at or term.held.upper
+    reclaimed_at = acted_at or term.ends_at or story.now
     late_writes = _refused(story).filter(
         Q(token_sent=term.token) | Q(worker=term.owner), at__gte=reclaimed_at, code__in=FENCED
     )

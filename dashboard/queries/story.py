@@ -1,4 +1,4 @@
-"""One run's whole story: head, events, terms of ownership, refusals, budgets, what operators did."""
+"""One run's whole story: head, events, terms, refusals, budgets, and what operators did."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from agentstate.store.models import (
     Refusal,
     Run,
 )
+from dashboard.queries.terms import Term, newest_terms
 
 EVENTS_SHOWN = 200
 PREVIEW_CHARS = 600
@@ -204,7 +205,7 @@ def read_marks(run: Run, *, now: datetime) -> list[Mark]:
     """The events of a run for its timeline, at most a few hundred marks for a long run."""
     end = run.ended_at or now
     slot = max((end - run.created_at).total_seconds() / MARK_SLOTS, 0.001)
-    facts = {"run": run.id, "start": run.created_at, "slot": slot}
+    facts: dict[str, Any] = {"run": run.id, "start": run.created_at, "slot": slot}
     with connection.cursor() as cursor:
         cursor.execute(MARKS if run.last_seq <= MARKS_EXACT else MARK_BINS, facts)
         return [
@@ -213,9 +214,9 @@ def read_marks(run: Run, *, now: datetime) -> list[Mark]:
         ]
 
 
-def read_terms(unit: str) -> list[LeaseTerm]:
+def read_terms(unit: str) -> list[Term]:
     """Terms of ownership, the first ones first; of very many the last 200."""
-    return list(LeaseTerm.objects.filter(unit=unit).order_by("-token")[:TERMS_SHOWN])[::-1]
+    return newest_terms(unit, limit=TERMS_SHOWN)[::-1]
 
 
 def read_refusals(run: UUID, *, limit: int = ROWS_SHOWN) -> list[Refusal]:

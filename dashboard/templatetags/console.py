@@ -16,6 +16,8 @@ from agentstate.store.states import TERMINAL, Status
 
 register = template.Library()
 
+NOTHING = "\u2013"  # an en dash where there is no value
+
 # Status → the icon beside its name. An unknown one (a newer release wrote it) gets the question.
 STATUS_ICONS = {
     Status.PENDING: "clock",
@@ -92,7 +94,7 @@ def moment(at: datetime | None, now: datetime, style: str = "clock") -> SafeStri
     The page's script lets ages run on, from the database's clock and never the browser's.
     """
     if at is None:
-        return format_html('<span class="faint">{}</span>', "–")
+        return format_html('<span class="faint">{}</span>', NOTHING)
     utc = at.astimezone(UTC)
     if style == "ago":
         return format_html(
@@ -122,17 +124,17 @@ def countdown(until: datetime, now: datetime) -> SafeString:
 
 @register.filter
 def duration(span: timedelta | float | None) -> str:
-    """The two largest units: `41 s`, `3 min 20 s`, `2 h 5 min`, `4 d 1 h`. Never negative."""
+    """The two largest units: `41s`, `3m 20s`, `2h 5m`, `4d 1h`. Never negative."""
     if span is None:
-        return "–"
+        return NOTHING
     seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
     whole = max(0, int(seconds))
     if whole < 60:
-        return f"{whole} s"
+        return f"{whole}s"
     if whole < 3600:
-        return _two(whole // 60, "min", whole % 60, "s")
+        return _two(whole // 60, "m", whole % 60, "s")
     if whole < 86_400:
-        return _two(whole // 3600, "h", whole % 3600 // 60, "min")
+        return _two(whole // 3600, "h", whole % 3600 // 60, "m")
     return _two(whole // 86_400, "d", whole % 86_400 // 3600, "h")
 
 
@@ -148,20 +150,20 @@ def plain(value: float) -> str:
 
 
 def _two(large: int, unit: str, small: int, part: str) -> str:
-    return f"{large} {unit} {small} {part}" if small else f"{large} {unit}"
+    return f"{large}{unit} {small}{part}" if small else f"{large}{unit}"
 
 
 @register.filter
 def number(value: int | None) -> str:
     """All digits, in groups of three by a thin space that does not break."""
-    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+    return NOTHING if value is None else f"{value:,}".replace(",", "\u202f")
 
 
 @register.filter
 def short(value: int | None) -> str:
     """`480`, `12.4 k`, `3.1 M`: for where the exact figure is in the title."""
     if value is None:
-        return "–"
+        return NOTHING
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if abs(value) >= size:
             return f"{value / size:.1f}".rstrip("0").rstrip(".") + f" {unit}"

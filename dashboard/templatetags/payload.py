@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Any
 
 from django import template
@@ -14,6 +13,7 @@ from agentstate.store.models import OperatorAction
 from dashboard import payloads
 from dashboard.families import FAMILIES, family_of
 from dashboard.queries.contention import Row
+from dashboard.templatetags.console import NOTHING
 from dashboard.timeline import TERM_COLOURS
 
 register = template.Library()
@@ -37,7 +37,7 @@ def term_colour(at: int) -> int:
 @register.filter
 def actor(principal: str | None) -> str:
     """`person:ana` is ana; a key and a part of the system keep their kind."""
-    return (principal or "–").removeprefix("person:")
+    return (principal or NOTHING).removeprefix("person:")
 
 
 @register.filter

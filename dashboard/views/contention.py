@@ -13,7 +13,7 @@ from dashboard.families import BY_NAME, FAMILIES
 from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import contention as queries
 from dashboard.queries.clock import database_now
-from dashboard.queries.contention import Contention, Row
+from dashboard.queries.contention import Contention
 from dashboard.templatetags.console import number
 
 # Name in the address → (how it is said, how long, columns of the chart).
@@ -60,24 +60,27 @@ def sentence(found: Contention, said: str) -> str:
     """What is going on, in one sentence."""
     more = "more than " if found.writes_capped else ""
     if not found.total:
-        return f"Nothing was refused in the last {said} ({more}{number(found.writes)} changes were written)."
+        written = f"{more}{number(found.writes)} changes were written"
+        return f"Nothing was refused in the last {said}; {written}."
     name, count = max(found.families.items(), key=lambda item: item[1])
     family = BY_NAME[name]
-    where = _concentrated(found.runs, found.total, "on")
-    who = _concentrated(found.workers, found.total, "by")
-    most = "all" if count == found.total else f"{number(count)}"
+    were = "command was" if found.total == 1 else "commands were"
+    most = "all of them" if count == found.total else number(count)
     return (
-        f"{number(found.total)} refused in the last {said}, {most} of them {family.label.lower()}"
-        f"{where}{who}: {family.meaning}."
+        f"{number(found.total)} {were} refused in the last {said}, {most}"
+        f" {family.label.lower()}: {family.meaning}."
+        f"{_concentrated(found)}"
     )
 
 
-def _concentrated(rows: list[Row], total: int, word: str) -> str:
-    """Names the first of a table when it has half of all."""
-    if not rows or rows[0].total * 2 < total:
-        return ""
-    part = 100 * rows[0].total // total
-    return f", {part} % {word} {rows[0].name}" if part < 100 else f", {word} {rows[0].name}"
+def _concentrated(found: Contention) -> str:
+    """Names the run and the worker that have half of all."""
+    told = [
+        f"{100 * rows[0].total // found.total} % {words} {rows[0].name}"
+        for rows, words in ((found.runs, "concern"), (found.workers, "came from"))
+        if rows and rows[0].total * 2 >= found.total
+    ]
+    return f" {'; '.join(told)}." if told else ""
 
 
 def cure(found: Contention) -> str:
@@ -104,7 +107,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Stacked columns in a box of 1000 × 120, and the scale beside them."""
+    """Stacked columns in a box of 1000 by 120, and the scale beside them."""
 
     columns: list[Column]
     top: int

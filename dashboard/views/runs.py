@@ -116,7 +116,7 @@ def why_empty(wanted: Filter) -> str:
 @require_safe
 @page
 def refresh(request: ConsoleRequest) -> HttpResponseBase:
-    """What may have changed on a list that is open: its unfinished rows, counts, how many are new."""
+    """What may have changed on an open list: its unfinished rows, the counts, how many are new."""
     now = database_now()
     wanted = filters.parse(request.GET.get("q", ""))
     if wanted.problems:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -26,6 +25,7 @@ from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import story as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.story import EventFilter, EventPage, Head
+from dashboard.queries.terms import Term
 from dashboard.templatetags.console import stamp
 
 TABS = (
@@ -267,9 +267,9 @@ def draw(head: Head) -> timeline.Drawing:
     )
 
 
-def span_of(term: LeaseTerm, head: Head) -> timeline.Span:
+def span_of(term: Term, head: Head) -> timeline.Span:
     lease, now = head.lease, head.now
-    ends_at: datetime | None = term.held.upper
+    ends_at = term.ends_at
     lapsed_at = None
     if lease is not None and lease.token == term.token:
         ends_at = None
@@ -279,7 +279,7 @@ def span_of(term: LeaseTerm, head: Head) -> timeline.Span:
     return timeline.Span(
         token=term.token,
         owner=term.owner,
-        starts_at=term.held.lower,
+        starts_at=term.starts_at,
         ends_at=ends_at,
         lapsed_at=lapsed_at,
         ended=ended,

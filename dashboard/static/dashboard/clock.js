@@ -20,10 +20,10 @@ export function readNow(root) {
 
 export function duration(milliseconds) {
   const whole = Math.max(0, Math.floor(milliseconds / 1000));
-  const two = (large, unit, small, part) => (small ? `${large} ${unit} ${small} ${part}` : `${large} ${unit}`);
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return two(Math.floor(whole / 60), "min", whole % 60, "s");
-  if (whole < 86400) return two(Math.floor(whole / 3600), "h", Math.floor((whole % 3600) / 60), "min");
+  const two = (large, unit, small, part) => (small ? `${large}${unit} ${small}${part}` : `${large}${unit}`);
+  if (whole < 60) return `${whole}s`;
+  if (whole < 3600) return two(Math.floor(whole / 60), "m", whole % 60, "s");
+  if (whole < 86400) return two(Math.floor(whole / 3600), "h", Math.floor((whole % 3600) / 60), "m");
   return two(Math.floor(whole / 86400), "d", Math.floor((whole % 86400) / 3600), "h");
 }
 

@@ -42,9 +42,8 @@ function begin() {
   button.hidden = !list?.hasAttribute("data-follow");
   following = !opened;
   unseen = 0;
-  if (opened) opened.scrollIntoView({ block: "center" });
+  if (opened) log.scrollTop = opened.offsetTop - log.clientHeight / 2;
   else if (list && !new URL(location.href).searchParams.has("after")) toEnd();
-  if (opened) scrollTo(0, scrollY);
   button.addEventListener("click", () => (following ? ((following = false), write()) : resume()));
   log.addEventListener("scroll", () => {
     if (performance.now() - moving < 150) return;

@@ -237,6 +237,7 @@ function arrange() {
 
 function show() {
   const live = regions();
+  if (!chip) return;
   chip.hidden = !live.length;
   if (!live.length) return;
   const oldest = Math.max(...live.map((region) => performance.now() - stateOf(region).at - Number(region.dataset.liveEvery ?? 5) * 1000));
@@ -248,7 +249,7 @@ function show() {
   if (failing && oldest > limit) [state, text] = ["off", `Reconnecting, ${seconds} s old`];
   else if (failing || oldest > limit) [state, text] = ["stale", `Stale, ${seconds} s`];
   else if (live.some(inUse) && !getSelection().isCollapsed) [state, text] = ["frozen", "Frozen: text selected"];
-  else if (!streamWorks) [state, text] = ["live", "Live, polling"];
+  else if (!streamWorks && wantedStream()) [state, text] = ["live", "Live, polling"];
   if (chip.dataset.state !== state) chip.dataset.state = state;
   if (chipText.textContent !== text) chipText.textContent = text;
   for (const region of live) region.classList.toggle("is-stale", state === "off");
