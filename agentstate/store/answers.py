@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from agentstate.store.commands import Result
+from agentstate.store.commands import BatchDone, Result
 from agentstate.store.errors import Refusal, every_refusal
 from agentstate.store.payloads import RawJSON, write
 
@@ -41,6 +41,10 @@ def dump(answer: Result | Refusal) -> tuple[str, str]:
             "facts": answer.facts,
         }
         return REFUSED, write(told)
+    if isinstance(answer, BatchDone):
+        parts = [dump(result) for result in answer.results]
+        results = [[kind, RawJSON(text)] for kind, text in parts]
+        return type(answer).__name__, write({"at": answer.at, "results": results})
     return type(answer).__name__, write(members(answer))
 
 
@@ -49,6 +53,13 @@ def load(kind: str, text: str) -> Result | Refusal:
     told = json.loads(text)
     if kind == REFUSED:
         return _load_refusal(told)
+    if kind == BatchDone.__name__:
+        results = tuple(load(inner, json.dumps(part)) for inner, part in told["results"])
+        return BatchDone(
+            results=cast("tuple[Result, ...]", results),
+            at=datetime.fromisoformat(told["at"]),
+            replayed=True,
+        )
     result_class = {cls.__name__: cls for cls in Result.__subclasses__()}[kind]
     answer = _load_dataclass(result_class, told, replayed=True)
     assert isinstance(answer, Result)

@@ -21,6 +21,7 @@ from agentstate.store.states import MOVES, Status
 EVENTS_PER_APPEND = 500
 BUDGETS_PER_RUN = 20
 CLAIM_LIMIT = 100
+OPERATIONS_PER_BATCH = 100
 RETAIN_SECONDS_MAX = 10 * 366 * 86_400
 EMPTY_OBJECT = RawJSON("{}")
 
@@ -746,6 +747,73 @@ class DropDeadHolds(Command[Dropped]):
 
     def __post_init__(self) -> None:
         names.check_whole("limit", self.limit, at_least=1, at_most=5_000)
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Result):
+    run: str
+    version: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Command[Checked]):
+    """Write nothing; the batch stands or falls with what is expected of this run.
+
+    Refuses NotFound, StaleFence, VersionConflict, SeqConflict, ExpectationFailed.
+    """
+
+    run: str
+    expect: dict[str, Any] = field(default_factory=dict)
+    expected_seq: int | None = None
+    if_match: int | None = None
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        _set(self, expect=check_clauses(self.expect))
+        if self.expected_seq is not None:
+            names.check_whole("expected_seq", self.expected_seq, at_least=0, at_most=2**53 - 1)
+        _check_version("if_match", self.if_match)
+        _check_fence(self.fence)
+
+
+type Operation = (
+    CreateRun
+    | Append
+    | Patch
+    | Transition
+    | Spend
+    | Reserve
+    | CommitReservation
+    | ReleaseReservation
+    | Check
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDone(Result):
+    """The operations' results, in order."""
+
+    results: tuple[Result, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(Command[BatchDone]):
+    """Up to 100 operations, in order, in one transaction: all of them or none.
+
+    Each sees what the ones before it did. Refuses BatchRefused with every operation that fails.
+    """
+
+    operations: tuple[Operation, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.operations) <= OPERATIONS_PER_BATCH:
+            raise Invalid("operations", f"1 to {OPERATIONS_PER_BATCH} operations")
 
 
 # --- import --------------------------------------------------------------------------------------

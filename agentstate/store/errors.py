@@ -196,6 +196,12 @@ class EventIdReuse(Refusal):
     code, title, kept = "event-id-reuse", "The event id was used with other content", True
 
 
+class BatchRefused(Refusal):
+    """Nothing of the batch was written; `operations` lists each one that fails, and why."""
+
+    code, title = "batch-refused", "At least one operation of the batch is refused"
+
+
 class IdempotencyInFlight(Refusal):
     """The first request with this key is still running."""
 

@@ -192,6 +192,11 @@ class _Item:
     units: tuple[str, ...] = ()
 
     @property
+    def parts(self) -> tuple[Plan, ...]:
+        """What has to be locked: the command's plan, or those of a composite's operations."""
+        return self.plan.parts or (self.plan,)
+
+    @property
     def record_key(self) -> tuple[str, str] | None:
         key = self.ask.under.idempotency_key
         return (self.ask.by.principal, key) if key is not None else None
@@ -260,14 +265,15 @@ class _Batch:
     def _lock_rows(self, cursor: Any) -> Draft:
         """Units, then runs, then budgets, each sorted; the clock only after all of them."""
         items = self.open_items()
-        new_units = sorted({item.plan.new_unit for item in items if item.plan.new_unit})
+        parts = [part for item in items for part in item.parts]
+        new_units = sorted({part.new_unit for part in parts if part.new_unit})
         if new_units:
             cursor.execute(sql.MAKE_UNITS, [new_units])
-        units = {unit for item in items for unit in item.plan.units}
+        units = {unit for part in parts for unit in part.units}
         leases = _rows(cursor, sql.LOCK_UNITS, [sorted(units)], sql.read_lease) if units else []
         for item in items:
             leases += self._choose_units(cursor, item)
-        run_keys = {key for item in items for key in item.plan.runs}
+        run_keys = {key for part in parts for key in part.runs}
         run_ids = {row.run_id for row in leases if row.run_id} if self._needs_runs(items) else set()
         runs = (
             _rows(cursor, sql.LOCK_RUNS, [sorted(run_keys), sorted(run_ids)], sql.read_run)
@@ -276,13 +282,13 @@ class _Batch:
         )
         ids = {run.key: run.id for run in runs}
         dead = self._choose_dead_holds(cursor, items)
-        budgets = self._lock_budgets(cursor, items, ids)
+        budgets = self._lock_budgets(cursor, parts, ids)
         if dead:
             wanted_ids = sorted({budget_id for budget_id, _ in dead})
             budgets += _rows(cursor, sql.LOCK_BUDGETS_BY_ID, [wanted_ids], sql.read_budget)
-        dead += self._dead_holds_in_the_way(cursor, items, budgets)
-        draft = Draft(self._look(cursor, items, leases, runs, budgets))
-        self._look_at_holds(cursor, draft.facts, items, ids, budgets, dead)
+        dead += self._dead_holds_in_the_way(cursor, parts, budgets)
+        draft = Draft(self._look(cursor, parts, leases, runs, budgets))
+        self._look_at_holds(cursor, draft.facts, parts, ids, budgets, dead)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
         draft.budgets.update({row.id: row for row in budgets})
@@ -320,10 +326,10 @@ class _Batch:
         return [(budget_id, reservation_id) for budget_id, reservation_id in cursor.fetchall()]
 
     def _dead_holds_in_the_way(
-        self, cursor: Any, items: Sequence[_Item], budgets: list[Any]
+        self, cursor: Any, parts: Sequence[Plan], budgets: list[Any]
     ) -> list[tuple[Any, str]]:
         """Dead holds under budgets that would else refuse a charge; adds the budgets it locks."""
-        charging = sum(item.plan.charging for item in items)
+        charging = sum(part.charging for part in parts)
         full = [b.id for b in budgets if b.reserved and b.reserved + b.spent + charging > b.cap]
         if not charging or not full:
             return []
@@ -341,18 +347,18 @@ class _Batch:
         self,
         cursor: Any,
         facts: Facts,
-        items: Sequence[_Item],
+        parts: Sequence[Plan],
         ids: dict[str, Any],
         budgets: Sequence[Any],
         dead: Sequence[tuple[Any, str]],
     ) -> None:
-        asked = {(b.id, hold) for item in items for hold in item.plan.holds for b in budgets}
+        asked = {(b.id, hold) for part in parts for hold in part.holds for b in budgets}
         asked |= set(dead)
         found: list[Any] = []
         if asked:
             wanted = [{"budget_id": b, "reservation_id": r} for b, r in sorted(asked)]
             found = _rows(cursor, sql.HOLDS, [sql.records(wanted)], sql.read_hold)
-        ending = sorted({ids[i.plan.run] for i in items if i.plan.all_holds and i.plan.run in ids})
+        ending = sorted({ids[p.run] for p in parts if p.all_holds and p.run in ids})
         if ending and any(budget.reserved for budget in budgets):
             found += _rows(cursor, sql.HOLDS_OF_RUNS, [ending], sql.read_hold)
         facts.holds = {(hold.budget_id, hold.reservation_id): hold for hold in found}
@@ -360,11 +366,11 @@ class _Batch:
             run_ids = sorted({hold.run_id for hold in found if hold.run_id})
             facts.holders = _rows(cursor, sql.HOLDERS, [run_ids], sql.read_run)
 
-    def _lock_budgets(self, cursor: Any, items: Sequence[_Item], ids: dict[str, Any]) -> list[Any]:
+    def _lock_budgets(self, cursor: Any, parts: Sequence[Plan], ids: dict[str, Any]) -> list[Any]:
         named = {
             (ids.get(run) if run is not None else None, name)
-            for item in items
-            for run, name in item.plan.budgets
+            for part in parts
+            for run, name in part.budgets
             if run is None or run in ids
         }
         if not named:
@@ -375,36 +381,36 @@ class _Batch:
     def _look(
         self,
         cursor: Any,
-        items: Sequence[_Item],
+        parts: Sequence[Plan],
         leases: Sequence[Any],
         runs: Sequence[Any],
         budgets: Sequence[Any],
     ) -> Facts:
-        cursor.execute(sql.LOOK, [sum(item.plan.tokens for item in items)])
+        cursor.execute(sql.LOOK, [sum(part.tokens for part in parts)])
         now, self.xact_id, tokens = cursor.fetchone()
         self.now = now
         facts = Facts(now=now, new_id=uuid7, tokens=list(tokens))
         ids = {run.key: run.id for run in runs}
         asked_events = [
-            {"run_id": ids[item.plan.run], "event_id": event_id}
-            for item in items
-            for event_id in item.plan.event_ids
-            if item.plan.run in ids
+            {"run_id": ids[part.run], "event_id": event_id}
+            for part in parts
+            for event_id in part.event_ids
+            if part.run in ids
         ]
         if asked_events:
             found = _rows(cursor, sql.KNOWN_EVENTS, [sql.records(asked_events)], sql.read_event)
             facts.events = {(e.run_id, e.event_id): e for e in found}
         asked_charges = [
-            {"budget_id": budget.id, "run_id": ids.get(item.plan.run or ""), "entry_id": charge_id}
-            for item in items
-            for charge_id in item.plan.charge_ids
+            {"budget_id": budget.id, "run_id": ids.get(part.run or ""), "entry_id": charge_id}
+            for part in parts
+            for charge_id in part.charge_ids
             for budget in budgets
         ]
         if asked_charges:
             kept = _rows(cursor, sql.KNOWN_CHARGES, [sql.records(asked_charges)], sql.read_entry)
             facts.charges = {(e.budget_id, e.run_id, e.entry_id): e for e in kept}
-        tokens_seen = {token for item in items for token in item.plan.seen_tokens}
-        tokens_seen |= {lease.token for lease in leases if lease.token is not None and len(items)}
+        tokens_seen = {token for part in parts for token in part.seen_tokens}
+        tokens_seen |= {lease.token for lease in leases if lease.token is not None}
         if tokens_seen:
             terms = _rows(cursor, sql.TERMS, [sorted(tokens_seen)], sql.read_term)
             facts.terms = {term.token: term for term in terms}

@@ -9,7 +9,9 @@ from typing import Any
 from agentstate.store.commands import (
     AcquireLease,
     Append,
+    Batch,
     ChangeCap,
+    Check,
     ClaimRuns,
     Command,
     CommitReservation,
@@ -42,7 +44,7 @@ class Plan:
     name None standing for all that have holds. charging: how much it wants to add to them.
     holds: reservation ids; all_holds: every hold of the run, which its end gives back.
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
-    wanted: what the caller expected; kept with a refusal.
+    wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
     """
 
     operation: str
@@ -62,6 +64,7 @@ class Plan:
     token_sent: int | None = None
     worker: str | None = None
     wanted: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Plan, ...] = ()
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -274,6 +277,21 @@ def _change_cap(ask: ChangeCap) -> Plan:
     )
 
 
+def _check(ask: Check) -> Plan:
+    return Plan(operation="check", run=ask.run, runs=(ask.run,), token_sent=ask.fence)
+
+
+def _composite(ask: Batch) -> Plan:
+    parts = tuple(plan(operation) for operation in ask.operations)
+    return Plan(
+        operation="batch",
+        run=parts[0].run if len({part.run for part in parts}) == 1 else None,
+        token_sent=next((part.token_sent for part in parts if part.token_sent), None),
+        wanted={"operations": [part.operation for part in parts]},
+        parts=parts,
+    )
+
+
 def _import(ask: ImportRun) -> Plan:
     return Plan(operation="import", run=ask.key, runs=(ask.key,))
 
@@ -296,6 +314,8 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     DropDeadHolds: lambda ask: Plan(operation="drop-dead-holds"),
     CreateBudget: _create_budget,
     ChangeCap: _change_cap,
+    Check: _check,
+    Batch: _composite,
     ImportRun: _import,
     CreateKey: lambda ask: Plan(operation="create-key"),
     RevokeKey: lambda ask: Plan(operation="revoke-key"),

@@ -7,7 +7,9 @@ from agentstate.store.callers import Caller
 from agentstate.store.commands import (
     AcquireLease,
     Append,
+    Batch,
     ChangeCap,
+    Check,
     ClaimRuns,
     Command,
     CommitReservation,
@@ -28,6 +30,7 @@ from agentstate.store.commands import (
     Spend,
     Transition,
 )
+from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
     change_cap,
     commit_reservation,
@@ -64,7 +67,11 @@ def decide(
 
     units: those that were chosen and locked for a command that names none, in their order.
     """
-    return _DECIDERS[type(command)](command, Deciding(draft, by, request_id, units))
+    return _decide(command, Deciding(draft, by, request_id, units))
+
+
+def _decide(command: Command[Any], on: Deciding) -> Result:
+    return _DECIDERS[type(command)](command, on)
 
 
 _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
@@ -85,6 +92,8 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     DropDeadHolds: drop_dead_holds,
     CreateBudget: create_budget,
     ChangeCap: change_cap,
+    Check: check,
+    Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,
     CreateKey: create_key,
     RevokeKey: revoke_key,

@@ -1,5 +1,7 @@
 """What every decision has before it: the draft, who asks, and the request it came with."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,10 @@ class Deciding:
         self, draft: Draft, by: Caller, request_id: str | None, units: tuple[str, ...]
     ) -> None:
         self.draft, self.by, self.request_id, self.units = draft, by, request_id, units
+
+    def with_draft(self, draft: Draft) -> Deciding:
+        """The same caller and request over another draft."""
+        return Deciding(draft, self.by, self.request_id, self.units)
 
     def log(
         self,

@@ -1,0 +1,93 @@
+"""Many operations, one transaction: all of them, or none and every reason."""
+
+import pytest
+
+from agentstate.store import audit
+from agentstate.store.commands import (
+    Append,
+    Batch,
+    Charge,
+    Check,
+    CreateRun,
+    NewBudget,
+    Patch,
+    Spend,
+    Transition,
+)
+from agentstate.store.errors import BatchRefused, Invalid
+from tests.store.asking import at_once, event, results, rows
+
+
+def batch(store, *operations, key=None):
+    return store.ask(Batch(operations=operations), key=key)
+
+
+def test_each_operation_sees_what_the_ones_before_it_did(store):
+    done = batch(
+        store,
+        CreateRun(key="a", task="x", status="running", budgets=(NewBudget(name="b", cap=10),)),
+        Append(run="a", events=(event(),), expected_seq=1),
+        Patch(run="a", add={"n": 1}, expect={"version": 2}),
+        Spend(run="a", charge=Charge(budget="b", amount=4)),
+        Check(run="a", expect={"counters.n": 1}),
+        Transition(run="a", to="completed"),
+    )
+
+    assert [type(r).__name__ for r in done.results] == [
+        "RunCreated", "Appended", "Changed", "Spent", "Checked", "Moved"]  # fmt: skip
+    assert store.types("a") == ["run.created", "step.done", "run.changed", "run.completed"]
+    assert audit.verify() == []
+
+
+def test_one_failing_of_three_writes_nothing_and_every_failure_is_told(store):
+    store.create("a")
+    with pytest.raises(BatchRefused) as refused:
+        batch(
+            store,
+            Append(run="a", events=(event(),)),
+            Check(run="a", if_match=7),
+            CreateRun(key="a", task="again"),
+            Append(run="nope", events=(event(),)),
+        )
+
+    told = refused.value.facts["operations"]
+    assert [(one["index"], one["code"]) for one in told] == [
+        (1, "version-conflict"), (2, "exists"), (3, "not-found")]  # fmt: skip
+    assert told[0]["detail"] == "expected v7, found v2"
+    assert store.run("a").version == 1
+    assert store.refusals() == ["batch-refused"]
+
+
+def test_a_repeated_batch_gets_its_first_answer(store):
+    store.create("a")
+    operations = (Append(run="a", events=(event(),)), Check(run="a"))
+    first = batch(store, *operations, key="k")
+    again = batch(store, *operations, key="k")
+
+    assert again.replayed
+    assert again.results[0].first_seq == first.results[0].first_seq
+    assert again.results[1].version == 2
+    assert store.run("a").last_seq == 2
+
+
+def test_batches_over_the_same_runs_in_any_order_do_not_deadlock(store):
+    keys = [f"r{n}" for n in range(6)]
+    for key in keys:
+        store.create(key)
+
+    def work(n):
+        turned = keys[n:] + keys[:n]
+        for _ in range(4):
+            batch(store, *(Append(run=key, events=(event(),)) for key in turned))
+
+    outcomes = at_once(6, work)
+
+    assert results(outcomes, Exception) == []
+    assert rows("SELECT DISTINCT last_seq FROM agentstate_run") == [(25,)]
+    assert audit.verify() == []
+
+
+def test_a_batch_has_1_to_100_operations():
+    for operations in ((), (Check(run="a"),) * 101):
+        with pytest.raises(Invalid):
+            Batch(operations=operations)
