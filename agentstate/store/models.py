@@ -49,6 +49,8 @@ class Run(models.Model):
     created_at = models.DateTimeField()
     updated_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True)
+    hold = models.BooleanField(default=False)
+    expires_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
@@ -76,6 +78,15 @@ class Run(models.Model):
                 F("status"), F("created_at").desc(), F("id").desc(), name="run_by_status_newest"
             ),
             models.Index(F("created_at").desc(), F("id").desc(), name="run_newest"),
+            # Both are written once or twice in a run's life, so they cost no append its HOT update.
+            models.Index(
+                fields=["expires_at"], condition=Q(expires_at__isnull=False), name="run_by_expiry"
+            ),
+            models.Index(
+                fields=["deadline_at"],
+                condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
+                name="run_by_deadline",
+            ),
         ]
 
 
@@ -137,6 +148,7 @@ class Lease(models.Model):
     term_ended_at = models.DateTimeField(null=True)
     hold_off_owner = models.TextField(null=True)
     hold_off_until = models.DateTimeField(null=True)
+    signals = JSONTextField(null=True)
 
     class Meta:
         constraints = [
@@ -299,6 +311,71 @@ class Reservation(models.Model):
                 fields=["expires_at"], condition=Q(state="held"), name="reservation_held_by_expiry"
             ),
         ]
+
+
+class Telemetry(models.Model):
+    """What a run's holder says of itself: the newest stands, and losing one is harmless."""
+
+    run = models.OneToOneField(
+        Run,
+        primary_key=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="telemetry",
+    )
+    host = models.TextField(null=True)
+    model = models.TextField(null=True)
+    progress = JSONTextField(null=True)
+    worker_time = models.DateTimeField(null=True)
+    skew_ms = models.BigIntegerField(null=True)
+    token = models.BigIntegerField(null=True)
+    at = models.DateTimeField()
+
+
+class Worker(models.Model):
+    """A worker process as it announces itself. Nothing correct depends on it."""
+
+    name = models.TextField(primary_key=True)
+    version = models.TextField(null=True)
+    host = models.TextField(null=True)
+    slots = models.IntegerField(null=True)
+    worker_time = models.DateTimeField(null=True)
+    skew_ms = models.BigIntegerField(null=True)
+    principal = models.TextField()
+    first_seen_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    drain_at = models.DateTimeField(null=True)
+    drain_by = models.TextField(null=True)
+    drain_reason = models.TextField(null=True)
+
+
+class FeedConsumer(models.Model):
+    """How far somebody has read the feed; it never goes back, and never holds back retention."""
+
+    name = models.TextField(primary_key=True)
+    position = models.BigIntegerField(default=0)
+    principal = models.TextField()
+    at = models.DateTimeField()
+
+
+class Minute(models.Model):
+    """What happened in a minute, per run, operation, worker and outcome: feeds every chart.
+
+    Added up in each process and written once a second. attempts: buckets 1, 2, 3, 4, 5 and more;
+    latency: buckets of 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1, 2 s and more (execute alone).
+    """
+
+    pk = models.CompositePrimaryKey("minute", "run_key", "operation", "worker", "outcome")
+    minute = models.DateTimeField()
+    run_key = models.TextField()
+    operation = models.TextField()
+    worker = models.TextField()
+    outcome = models.TextField()
+    count = models.BigIntegerField()
+    events = models.BigIntegerField(default=0)
+    latency_ms = models.BigIntegerField(default=0)
+    attempts = ArrayField(models.BigIntegerField())
+    latency = ArrayField(models.BigIntegerField())
 
 
 class IdempotencyRecord(models.Model):

@@ -61,6 +61,8 @@ class RunRow:
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None = None
+    hold: bool = False
+    expires_at: datetime | None = None
 
     @property
     def unit(self) -> str:
@@ -91,7 +93,7 @@ class LeaseRow:
     term_ended_at: the end of the last term, so that the next one cannot overlap it.
     noted_token: the token whose lapse has been written down.
     hold_off_owner, hold_off_until: whom a reclaim keeps from coming back, and how long.
-    progress: a JSON text, handed to the next holder.
+    progress: a JSON text, handed to the next holder. signals: a JSON text, told at each renewal.
     """
 
     unit: str
@@ -109,6 +111,7 @@ class LeaseRow:
     term_ended_at: datetime | None = None
     hold_off_owner: str | None = None
     hold_off_until: datetime | None = None
+    signals: str | None = None
 
     def live(self, now: datetime) -> bool:
         """Held at `now`. At `expires_at` itself the lease is over."""

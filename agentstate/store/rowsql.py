@@ -27,11 +27,12 @@ RUN_COLUMNS = (
     "id, key, task, status, version, last_seq, counters::text, tags, notes, attrs::text,"
     " result::text, owner, token, holder, last_token, ended_token, attempt, max_attempts,"
     " parent_id, deadline_at, deadline_policy, retain_seconds, created_by, created_at, updated_at,"
-    " ended_at"
+    " ended_at, hold, expires_at"
 )
 LEASE_COLUMNS = (
     "unit, run_id, owner, holder, token, ttl_seconds, acquired_at, renewed_at, expires_at,"
-    " renewals, progress::text, noted_token, term_ended_at, hold_off_owner, hold_off_until"
+    " renewals, progress::text, noted_token, term_ended_at, hold_off_owner, hold_off_until,"
+    " signals::text"
 )
 TERM_COLUMNS = (
     "token, unit, run_id, owner, holder, lower(held), nullif(upper(held), 'infinity'), renewals,"
@@ -224,14 +225,14 @@ _RUN_TYPES = {
     "ended_token": "bigint", "attempt": "integer", "max_attempts": "integer", "parent_id": "uuid",
     "deadline_at": "timestamptz", "deadline_policy": "text", "retain_seconds": "bigint",
     "created_by": "text", "created_at": "timestamptz", "updated_at": "timestamptz",
-    "ended_at": "timestamptz",
+    "ended_at": "timestamptz", "hold": "boolean", "expires_at": "timestamptz",
 }  # fmt: skip
 _LEASE_TYPES = {
     "unit": "text", "run_id": "uuid", "owner": "text", "holder": "text", "token": "bigint",
     "ttl_seconds": "integer", "acquired_at": "timestamptz", "renewed_at": "timestamptz",
     "expires_at": "timestamptz", "renewals": "integer", "progress": "text",
     "noted_token": "bigint", "term_ended_at": "timestamptz", "hold_off_owner": "text",
-    "hold_off_until": "timestamptz",
+    "hold_off_until": "timestamptz", "signals": "text",
 }  # fmt: skip
 _TERM_TYPES = {
     "token": "bigint", "unit": "text", "run_id": "uuid", "owner": "text", "holder": "text",
@@ -285,6 +286,7 @@ _AS_COLUMN = {
     "data": "w.data::json",
     "add": "w.add::json",
     "progress": "w.progress::json",
+    "signals": "w.signals::json",
 }
 
 
