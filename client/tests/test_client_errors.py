@@ -133,7 +133,9 @@ def test_a_key_that_cannot_be_one_is_refused_without_showing_it(key: str) -> Non
     assert not key or key not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://x/?a=1"])
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://x/?a=1", "http://a:b@x"]
+)
 def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="url: an http or https address"):
         Client(url, "k")

@@ -306,6 +306,12 @@ def test_a_run_is_made_with_all_that_was_given_and_nothing_else(peer: Peer, clie
     assert isinstance(run.budget("tokens"), Budget)
 
 
+def test_one_text_is_not_taken_for_many_tags(peer: Peer, client: Client) -> None:
+    with pytest.raises(Unsendable, match="tags"):
+        client.create(task="t", tags="eu")
+    assert peer.seen == []
+
+
 def test_a_child_goes_out_with_its_parents_token(peer: Peer, client: Client) -> None:
     peer.says("/leases/claim", claimed("p"))
     peer.says(

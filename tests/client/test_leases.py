@@ -29,7 +29,7 @@ def test_a_lease_is_kept_for_as_long_as_the_work_lasts_and_nobody_else_gets_it(w
         while reads.lease("u").lease.renewals < 9:
             with pytest.raises(LeaseHeld) as held:
                 other.lease("u")
-            assert held.value.owner == client.worker
+            assert held.value.owner == client.owner
             assert 0 < held.value.expires_in_ms <= 1000
             refused += 1
         assert refused > 9
@@ -73,7 +73,7 @@ def test_an_operator_takes_a_live_lease_and_the_worker_learns_by_whom_and_why(wo
         ReclaimLease(
             unit="run:42",
             expected_token=run.lease.token,
-            expected_owner=client.worker,
+            expected_owner=client.owner,
             reason="stuck since noon",
             force=True,
         ),

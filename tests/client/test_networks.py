@@ -64,7 +64,7 @@ def test_a_lost_answer_to_acquire_gives_the_lease_that_is_really_held(worker, pr
         assert reads.lease("u").lease.token == lease.token
         with pytest.raises(LeaseHeld) as held:
             other.lease("u")
-        assert held.value.owner == client.worker
+        assert held.value.owner == client.owner
     assert proxy.cuts == 1
 
 

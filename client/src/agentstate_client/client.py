@@ -10,7 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from agentstate_client.errors import AgentStateError, LeaseLost, NotFound
+from agentstate_client.errors import AgentStateError, LeaseLost, NotFound, Unsendable
 from agentstate_client.leases import Lease
 from agentstate_client.payloads import RawJSON, encode
 from agentstate_client.records import (
@@ -33,9 +33,9 @@ class Client:
     """Speaks with one agentstate server, as one worker. Safe to use from many threads.
 
     url: where the server is, such as http://127.0.0.1:8000. key: an API key with the scope write.
-    worker: a name that operators will see (default: this machine's); `~` and a random part are
-    added, so that a worker that was started again is another one. retry: see RetryPolicy.
-    timeout_seconds: for each step of one attempt.
+    worker: a name that operators will see (default: this machine's). owner: that name with `~` and
+    a random part, so that a worker that was started again is another one; leases are in this name.
+    retry: see RetryPolicy. timeout_seconds: for each step of one attempt.
 
     Leases are renewed by a daemon thread of this client for as long as their handle is in use:
     until it is released or ended, until the last reference to it goes, or until `close`, which
@@ -54,7 +54,7 @@ class Client:
     ) -> None:
         if not timeout_seconds > 0:
             raise ValueError("timeout_seconds: more than 0")
-        self.worker = f"{worker or _machine()}~{secrets.token_hex(2)}"
+        self.owner = f"{worker or _machine()}~{secrets.token_hex(2)}"
         self._transport = Transport(
             url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
         )
@@ -62,7 +62,7 @@ class Client:
         self._renewals = Renewals(self._transport.another())
 
     def __repr__(self) -> str:
-        return f"<Client {self.worker} of {self._transport.base}>"
+        return f"<Client {self.owner} of {self._transport.base}>"
 
     def create(
         self,
@@ -86,6 +86,8 @@ class Client:
         parent: a run's key, or the handle of a leased one, whose token then goes along.
         deadline_policy: report, fail or cancel. Raises Exists, NotFound (parent), Invalid.
         """
+        if isinstance(tags, str):
+            raise Unsendable("tags: several texts, not one")
         document = {
             "task": task,
             "key": key,
@@ -126,7 +128,7 @@ class Client:
         Empty when there is nothing to do.
         """
         document = {
-            "owner": self.worker,
+            "owner": self.owner,
             "limit": limit,
             "ttl_seconds": ttl_seconds,
             **{name: value for name, value in (("task", task), ("tag", tag)) if value is not None},
@@ -180,7 +182,7 @@ class Client:
         )
 
     def _acquire(self, unit: str, ttl_seconds: int) -> tuple[Lease, Mapping[str, Any]]:
-        document = {"owner": self.worker, "ttl_seconds": ttl_seconds}
+        document = {"owner": self.owner, "ttl_seconds": ttl_seconds}
         answer = self._grant_call(path_of("leases", unit, "acquire"), document, ttl_seconds)
         grant = read_grant(answer.text)
         return self._hold(grant, ttl_seconds, answer), grant.seen
@@ -200,11 +202,11 @@ class Client:
         return lease
 
     def _give_back(self, lease: Lease, within_seconds: float) -> None:
-        self._renewals.wake()
         try:
             self._transport.send(_release_of(lease, within_seconds))
         except NotFound:
             log.debug("%s: nothing to give back", lease.unit)
+        self._renewals.wake()
 
 
 def _release_of(lease: Lease, within_seconds: float | None = None) -> Call:

@@ -45,17 +45,26 @@ class Renewals:
         self._threads: tuple[threading.Thread, ...] = ()
 
     def add(self, lease: Lease) -> None:
-        """Keep a lease alive from now on, until it is over."""
+        """Keep a lease alive from now on, until it is over. Raises RuntimeError when the system
+        has no thread left for that; the lease then runs out.
+        """
         with self._changed:
             self._leases.add(lease)
             self._changed.notify_all()
             if not self._threads:
-                self._threads = (
-                    threading.Thread(target=self._renew, name="agentstate-renewals", daemon=True),
-                    threading.Thread(target=self._watch, name="agentstate-deadlines", daemon=True),
-                )
-                for thread in self._threads:
-                    thread.start()
+                self._start()
+
+    def _start(self) -> None:
+        self._threads = (
+            threading.Thread(target=self._renew, name="agentstate-renewals", daemon=True),
+            threading.Thread(target=self._watch, name="agentstate-deadlines", daemon=True),
+        )
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            self._threads = ()
+            raise
 
     def wake(self) -> None:
         """A lease is over: the threads look again, and end when it was the last one."""
@@ -179,11 +188,13 @@ class Renewals:
 
     def _try_again(self, leases: list[Lease], trouble: AgentStateError) -> None:
         asked = retry_after_seconds(trouble) + random.uniform(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
-        for lease in leases:
+        held = [lease for lease in leases if lease.state == "held"]
+        for lease in held:
             delay = max(RETRY_SECONDS_MIN, min(asked, lease.remaining_seconds / 3))
-            if lease.state == "held":
-                log.warning("%s was not renewed, again in %.2f s: %s", lease.unit, delay, trouble)
             lease.note_trouble(trouble, renew_at=clock.now() + delay)
+        if held:
+            units = ", ".join(lease.unit for lease in held)
+            log.warning("not renewed, will be tried again: %s: %s", units, trouble)
 
 
 def _is_about_progress(trouble: AgentStateError) -> bool:

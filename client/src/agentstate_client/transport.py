@@ -285,7 +285,8 @@ def _base_of(url: str) -> httpx.URL:
         base = httpx.URL(url.rstrip("/") + API)
     except (httpx.InvalidURL, AttributeError, TypeError):
         base = httpx.URL("")
-    if base.scheme not in ("http", "https") or not base.host or base.query or base.fragment:
+    unusable = base.query or base.fragment or base.userinfo
+    if base.scheme not in ("http", "https") or not base.host or unusable:
         raise ValueError("url: an http or https address, such as http://127.0.0.1:8000")
     return base
 
