@@ -168,6 +168,7 @@ class Supervisor:
             stop=stop,
         )
         signal.signal(signal.SIGUSR1, lambda *_: setattr(worker, "race_next", True))
+        signal.signal(signal.SIGCONT, lambda *_: setattr(worker, "was_frozen", True))
         worker.work()
 
     def _reap(self) -> None:

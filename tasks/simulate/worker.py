@@ -8,7 +8,6 @@ the worker before it came to. What it does is told to the supervisor.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,8 +35,6 @@ from tasks.simulate.processes import Stop
 
 TAG = "fleet"
 IDLE_SECONDS, TROUBLE_SECONDS, LOOK_SECONDS = 0.4, 1.0, 0.2
-# A pause that took this much longer than it was to take: the process had been stopped.
-FROZEN_SECONDS = 1.0
 STEP_SECONDS_MIN, STEP_SECONDS_MAX, TOKENS_PER_SECOND = 0.5, 3.0, 1_000
 LATE_SECONDS = 10.0
 
@@ -58,7 +55,11 @@ class Stopped(Exception):
 
 
 class Worker:
-    """Works until `stop` is set. race_next: its next write meets a second writer."""
+    """Works until `stop` is set.
+
+    race_next: its next write meets a second writer. was_frozen: this process was stopped and goes
+    on. Both are set by signals of the supervisor's.
+    """
 
     def __init__(
         self,
@@ -70,11 +71,11 @@ class Worker:
         stop: Stop,
     ) -> None:
         self.shift, self.name, self.drafts, self.tell, self.stop = shift, name, drafts, tell, stop
-        self.race_next = False
+        self.race_next = self.was_frozen = False
 
     def work(self) -> None:
         with Client(self.shift.url, self.shift.key, worker=self.name) as client:
-            self.tell("started", worker=client.worker)
+            self.tell("started", worker=client.owner)
             while not self.stop.is_set:
                 for run in self._claim(client):
                     self._take(run)
@@ -96,6 +97,7 @@ class Worker:
         assert lease is not None, "what is claimed has a lease"
         self.tell("claimed", run=run.key, token=lease.token, taken_from=lease.taken_from)
         playing = Playing(self, run, token=lease.token)
+        self.was_frozen = False
         try:
             playing.play()
         except Stopped:
@@ -104,7 +106,7 @@ class Worker:
             playing.end("cancelled", RawJSON(encode({"reason": asked.reason}).decode()))
         except (LeaseLost, StaleFence) as loss:
             self.tell("lost", run=run.key, token=lease.token, code=loss.code, detail=loss.detail)
-            if playing.was_frozen or is_taken(loss):
+            if self.was_frozen or is_taken(loss):
                 playing.write_too_late()
         except AgentStateError as failure:
             self._trouble(failure, run.key)
@@ -129,7 +131,6 @@ class Playing:
         self.worker, self.run, self.token = worker, run, token
         self.shift, self.tell = worker.shift, worker.tell
         self.unwritten: Step | None = None
-        self.was_frozen = False
 
     def play(self) -> None:
         seen = self.run.read()
@@ -192,12 +193,10 @@ class Playing:
     def _think(self, seconds: float) -> None:
         """As long as a model call; over early when the run is lost or the worker has to go."""
         while seconds > 0:
-            began, pause = time.monotonic(), min(seconds, LOOK_SECONDS)
-            if self.worker.stop.wait(pause):
+            if self.worker.stop.wait(min(seconds, LOOK_SECONDS)):
                 raise Stopped
-            self.was_frozen = time.monotonic() - began > pause + FROZEN_SECONDS
             self.run.checkpoint()
-            seconds -= pause
+            seconds -= LOOK_SECONDS
 
     def _write(self, step: Step, *, expected_seq: int | None = None) -> None:
         self.run.append(
