@@ -21,7 +21,9 @@ UNITS = {"m": 60, "h": 3600, "d": 86_400}
 ALIASES = {"worker": "owner", "run": "key"}
 FIELDS = ("status", "task", "key", "owner", "tag", "lease", "since", "budget")
 
-_PART = re.compile(r'(?P<sign>-?)(?:(?P<field>[A-Za-z_.]+):)?(?P<value>"[^"]*"?|[^\s"]+)')
+_PART = re.compile(
+    r'(?P<sign>-?)(?P<field>[A-Za-z_.]+):(?P<value>"[^"]*"?|[^\s"]*)|(?P<word>"[^"]*"?|[^\s"]+)'
+)
 _SINCE = re.compile(r"(\d{1,5})([mhd])")
 _BUDGET = re.compile(r">(\d{1,3})%?")
 
@@ -96,11 +98,11 @@ def budget_percent(value: str) -> int:
 
 
 def _clause(part: re.Match[str]) -> Clause:
+    if part["field"] is None:
+        word = part["word"].strip('"')
+        return Clause("", (word,), problem=_storable(word) or ("" if word else "an empty text"))
     raw = part["value"]
     values = (raw.strip('"'),) if raw.startswith('"') else tuple(v for v in raw.split(",") if v)
-    if part["field"] is None:
-        word = part["sign"] + raw if not raw.startswith('"') else raw.strip('"')
-        return Clause("", (word,), problem=_storable(word))
     field = ALIASES.get(part["field"].lower(), part["field"].lower())
     clause = Clause(field, values, negated=part["sign"] == "-")
     return replace(clause, problem=_problem(clause))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from agentstate.store.models import Lease, Run
 from agentstate.store.states import TERMINAL, Status
@@ -42,7 +42,8 @@ def waiting_for(run: Run, lease: Lease | None, now: datetime) -> str:
 
 
 def _ended(run: Run) -> str:
-    took = duration((run.ended_at or run.updated_at) - run.created_at)
+    span = (run.ended_at or run.updated_at) - run.created_at
+    took = duration(span) if span >= timedelta(seconds=1) else "less than a second"
     return f"It {_ENDINGS[run.status]} after {took}, with {number(run.last_seq)} events."
 
 

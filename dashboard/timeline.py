@@ -226,7 +226,7 @@ def _lanes(
     lanes: list[Lane] = []
     y = AXIS + LANE // 2
     if loose:
-        text = "earlier terms" if earlier else "outside a term"
+        text = "earlier terms" if earlier else "outside a term" if spans else "events"
         lanes.append(Lane(y=y, label=text, sub="", colour="none", dots=_place(scale, loose)))
         y += LANE
     for number, span in enumerate(spans, start=earlier):

@@ -68,7 +68,6 @@ document.addEventListener("click", (event) => {
   if (!close || !window.htmx) return;
   event.preventDefault();
   const back = new URL(close.href);
-  document.getElementById("split")?.classList.remove("is-open");
   const row = document.querySelector('#events [aria-current="true"]');
   row?.removeAttribute("aria-current");
   document.getElementById("pane").replaceChildren();

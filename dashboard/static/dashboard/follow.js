@@ -42,7 +42,7 @@ function begin() {
   button.hidden = !list?.hasAttribute("data-follow");
   following = !opened;
   unseen = 0;
-  if (opened) log.scrollTop = opened.offsetTop - log.clientHeight / 2;
+  if (opened) log.scrollTop += opened.getBoundingClientRect().top - log.getBoundingClientRect().top - log.clientHeight / 2;
   else if (list && !new URL(location.href).searchParams.has("after")) toEnd();
   button.addEventListener("click", () => (following ? ((following = false), write()) : resume()));
   log.addEventListener("scroll", () => {
