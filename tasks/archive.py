@@ -8,7 +8,7 @@ Pure: no Django, no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import datetime
 from typing import Any
@@ -23,14 +23,12 @@ from agentstate.store.commands import (
     NewEvent,
 )
 from agentstate.store.errors import Refusal
-from agentstate.store.payloads import Malformed, RawJSON, check, parse, write
+from agentstate.store.export import FORMAT, TEXT_ENDING
+from agentstate.store.payloads import Malformed, RawJSON, check, parse
 from tasks.drafts import RunDraft, Step, UnreadableFile
 
-FORMAT = 1
-# Members that are kept as their text. One with a line break in it, which a line of JSON lines
-# cannot hold, is written as a JSON string that holds that text, under the name with this ending.
+# Members that are kept as their text, under their own name or with TEXT_ENDING behind it.
 RAW = ("data", "attrs", "result", "add")
-TEXT_ENDING = "_text"
 _RAW_NAMES = frozenset(RAW)
 _MOMENTS = frozenset({"at", "deadline_at", "created_at", "ended_at"})
 _TYPES: dict[str, tuple[type, str]] = {
@@ -69,27 +67,6 @@ def read_archive(*, text: str, name: str) -> tuple[RunDraft | ImportRun, ...]:
     except Refusal as wrong:
         raise UnreadableFile(name=name, place=f"line {number}", reason=wrong.detail) from None
     return tuple(reader.runs)
-
-
-def run_lines(run: ImportRun) -> Iterator[str]:
-    """A run's whole history as lines, each with its line end."""
-    header = _members(run, without=("budgets", "events"))
-    yield _line({"agentstate": FORMAT, "kind": "run", **header})
-    for budget in run.budgets:
-        yield _line({"kind": "budget", **_members(budget, without=("entries",))})
-        for entry in budget.entries:
-            yield _line(
-                {
-                    "kind": "entry",
-                    "budget": budget.name,
-                    "entry": entry.kind,
-                    **_members(entry, without=("kind",)),
-                }
-            )
-    for event in run.events:
-        yield _line({"kind": "event", **_members(event)})
-    entries = sum(len(budget.entries) for budget in run.budgets)
-    yield _line({"kind": "end", "events": len(run.events), "entries": entries})
 
 
 class _Reader:
@@ -325,23 +302,3 @@ def _check_counts(row: dict[str, Any], counts: Mapping[str, int]) -> None:
     for name, count in counts.items():
         if row.get(name) != count:
             raise _Wrong(f"{name}: the end line says {row.get(name)!r}, the file has {count}")
-
-
-def _members(item: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields that differ from their defaults, as the members of a line."""
-    values = {f.name: (getattr(item, f.name), f.default) for f in fields(item)}
-    return {
-        name: value
-        for name, (value, default) in values.items()
-        if name not in without and (value != default or name == "data")
-    }
-
-
-def _line(members: Mapping[str, Any]) -> str:
-    return "{" + ",".join(_member(name, value) for name, value in members.items()) + "}\n"
-
-
-def _member(name: str, value: Any) -> str:
-    if isinstance(value, RawJSON) and ("\n" in value.text or "\r" in value.text):
-        return f"{write(name + TEXT_ENDING)}:{write(value.text)}"
-    return f"{write(name)}:{write(value)}"

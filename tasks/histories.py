@@ -6,7 +6,7 @@ written is the history. So an imported draft is just what a worker would have le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -18,15 +18,11 @@ from agentstate.store.commands import (
     Append,
     Command,
     CreateRun,
-    ImportedBudget,
-    ImportedEntry,
-    ImportedEvent,
     ImportRun,
     Transition,
 )
 from agentstate.store.errors import Refusal
-from agentstate.store.payloads import RawJSON
-from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
+from agentstate.store.export import history
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 from agentstate.store.states import Status
@@ -70,42 +66,6 @@ def check_history(run: ImportRun, *, name: str) -> None:
         raise UnreadableFile(name=name, place=place, reason=refused.detail) from None
 
 
-def history(
-    run: RunRow,
-    *,
-    events: Iterable[EventRow],
-    budgets: Iterable[BudgetRow],
-    entries: Iterable[EntryRow],
-    told: bool = True,
-) -> ImportRun:
-    """A run's rows as the command that brings them back.
-
-    told: who wrote what and when is known, and is kept.
-    """
-    ledgers: dict[UUID, list[ImportedEntry]] = {}
-    for entry in entries:
-        ledgers.setdefault(entry.budget_id, []).append(_entry(entry, told))
-    return ImportRun(
-        key=run.key,
-        task=run.task,
-        status=run.status,
-        tags=run.tags,
-        notes=run.notes,
-        attrs=RawJSON(run.attrs),
-        result=_raw(run.result),
-        attempt=run.attempt,
-        max_attempts=run.max_attempts,
-        deadline_at=run.deadline_at,
-        deadline_policy=run.deadline_policy,
-        retain_seconds=run.retain_seconds,
-        created_by=run.created_by if told else "",
-        created_at=run.created_at if told else None,
-        ended_at=run.ended_at if told else None,
-        budgets=tuple(_budget(b, ledgers.get(b.id, [])) for b in budgets),
-        events=tuple(_event(event, told) for event in events),
-    )
-
-
 def _ids() -> Callable[[datetime], UUID]:
     numbers = count(1)
     return lambda _at: UUID(int=next(numbers))
@@ -137,52 +97,3 @@ def _asks(draft: RunDraft) -> Iterator[tuple[str, Callable[[], Command[Any]]]]:
         )
     if draft.ended:
         yield "end", partial(Transition, run=draft.key, to=draft.status, result=draft.result)
-
-
-def _event(event: EventRow, told: bool) -> ImportedEvent:
-    return ImportedEvent(
-        seq=event.seq,
-        version=event.version,
-        type=event.type,
-        origin=event.origin,
-        data=RawJSON(event.data),
-        id=event.event_id,
-        token=event.token,
-        add=_raw(event.add),
-        actor=event.actor if told else "",
-        request_id=event.request_id,
-        at=event.at if told else None,
-    )
-
-
-def _budget(budget: BudgetRow, entries: list[ImportedEntry]) -> ImportedBudget:
-    return ImportedBudget(
-        name=budget.name,
-        unit=budget.unit,
-        cap=budget.cap,
-        version=budget.version,
-        overdrawn=budget.overdrawn,
-        entries=tuple(entries),
-    )
-
-
-def _entry(entry: EntryRow, told: bool) -> ImportedEntry:
-    return ImportedEntry(
-        n=entry.n,
-        kind=entry.kind,
-        amount=entry.amount,
-        spent=entry.spent,
-        reserved=entry.reserved,
-        cap=entry.cap,
-        id=entry.entry_id,
-        token=entry.token,
-        note=entry.note,
-        overdrawn=entry.overdrawn,
-        actor=entry.actor if told else "",
-        request_id=entry.request_id,
-        at=entry.at if told else None,
-    )
-
-
-def _raw(text: str | None) -> RawJSON | None:
-    return None if text is None else RawJSON(text)

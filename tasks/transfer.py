@@ -17,12 +17,13 @@ from agentstate.store.callers import SCOPES, Caller
 from agentstate.store.commands import ImportRun, RunCreated
 from agentstate.store.errors import Refusal
 from agentstate.store.execute import BATCH, Ask, execute_all
+from agentstate.store.export import history, run_lines
 from agentstate.store.models import Budget, BudgetEntry, Event, Run
 from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
 from agentstate.store.rules import names
-from tasks.archive import read_archive, run_lines
+from tasks.archive import read_archive
 from tasks.drafts import RunDraft, UnreadableFile
-from tasks.histories import check_history, history, rehearsed
+from tasks.histories import check_history, rehearsed
 from tasks.trajectories import read_trajectory
 
 TRAJECTORY_SUFFIXES = frozenset({".traj", ".json"})

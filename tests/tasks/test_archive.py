@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentstate.store.commands import ImportedBudget, ImportedEntry, ImportedEvent, ImportRun
+from agentstate.store.export import run_lines
 from agentstate.store.payloads import RawJSON
-from tasks.archive import read_archive, run_lines
+from tasks.archive import read_archive
 from tasks.drafts import RunDraft, UnreadableFile
 from tasks.samples import OWN_FOLDER, read_drafts
 

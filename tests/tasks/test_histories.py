@@ -6,8 +6,9 @@ import pytest
 
 from agentstate.store.commands import Charge, NewBudget, NewEvent
 from agentstate.store.errors import Invalid
+from agentstate.store.export import run_lines
 from agentstate.store.payloads import RawJSON
-from tasks.archive import read_archive, run_lines
+from tasks.archive import read_archive
 from tasks.drafts import RunDraft, Step, UnreadableFile
 from tasks.histories import rehearsed
 from tasks.samples import OWN_FOLDER, read_drafts
