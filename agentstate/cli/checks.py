@@ -18,6 +18,7 @@ CHECKS: dict[str, list[str]] = {
     "format": ["-m", "ruff", "format", "--check", "--quiet", "."],
     "lint": ["-m", "ruff", "check", "--quiet", "."],
     "types": ["-m", "mypy", "."],
+    "types of the client": ["-m", "mypy", "--config-file=client/pyproject.toml", "client"],
     "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
     "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
     "templates": ["-m", "djlint", "--lint", "--quiet", "templates"],

@@ -69,7 +69,7 @@ class Lease:
         self.unreachable = threading.Event()
         self.cancel_requested = threading.Event()
         self._give_back = give_back
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a log handler may look at the lease
         self._over = threading.Event()
         self._state = "held"
         self._loss: LeaseLost | None = None
