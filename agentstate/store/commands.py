@@ -22,6 +22,7 @@ EVENTS_PER_APPEND = 500
 BUDGETS_PER_RUN = 20
 CLAIM_LIMIT = 100
 OPERATIONS_PER_BATCH = 100
+SIGNALS = ("cancel", "pause", "resume", "drain")
 RETAIN_SECONDS_MAX = 10 * 366 * 86_400
 EMPTY_OBJECT = RawJSON("{}")
 
@@ -169,12 +170,14 @@ class CreateRun(Command[RunCreated]):
             raise Invalid("budgets", "each name once")
         if len(self.budgets) > BUDGETS_PER_RUN:
             raise Invalid("budgets", f"at most {BUDGETS_PER_RUN}")
-        if self.retain_seconds is not None:
-            names.check_whole(
-                "retain_seconds", self.retain_seconds, at_least=0, at_most=RETAIN_SECONDS_MAX
-            )
+        _check_retain(self.retain_seconds)
         _check_fence(self.fence)
         _check_events(self.events, at_least=0)
+
+
+def _check_retain(seconds: int | None) -> None:
+    if seconds is not None:
+        names.check_whole("retain_seconds", seconds, at_least=0, at_most=RETAIN_SECONDS_MAX)
 
 
 def _check_events(events: tuple[NewEvent, ...], *, at_least: int) -> None:
@@ -309,11 +312,12 @@ class Patch(Command[Changed]):
     """Change a run's fields, each by its own policy (`policy.py`), in one event `run.changed`.
 
     notes, attrs (path -> value): newest wins, unless guarded. replace: all attrs at once.
-    add: to counters. tags_add, tags_remove: as sets. expect: clauses that have to hold
+    add: to counters. tags_add, tags_remove: as sets. hold: keep it whatever its retention says.
+    retain_seconds: how long it is kept after its end. expect: clauses that have to hold
     (`rules/expect.py`). id: a change id; the same id again answers the first version.
-    An operator without the holder's token may change tags and notes alone.
-    Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal (a run that has ended takes tags
-    and notes), VersionConflict, ExpectationFailed, Invalid.
+    An operator without the holder's token may change tags, notes, hold and retention alone.
+    Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal (a run that has ended takes those
+    four), VersionConflict, ExpectationFailed, Invalid.
     """
 
     run: str
@@ -323,6 +327,8 @@ class Patch(Command[Changed]):
     add: dict[str, int] = field(default_factory=dict)
     tags_add: tuple[str, ...] = ()
     tags_remove: tuple[str, ...] = ()
+    hold: bool | None = None
+    retain_seconds: int | None = None
     expect: dict[str, Any] = field(default_factory=dict)
     id: str | None = None
     if_match: int | None = None
@@ -349,16 +355,21 @@ class Patch(Command[Changed]):
             names.check_id("id", self.id)
         _check_version("If-Match", self.if_match)
         _check_fence(self.fence)
-        if self.only_tags_and_notes and not self.touches_tags_or_notes:
+        if self.hold is not None and type(self.hold) is not bool:
+            raise Invalid("hold", "true or false")
+        _check_retain(self.retain_seconds)
+        if self.only_keeping and not self.keeps_anything:
             raise Invalid("set", "at least one change: set, replace, add, tags_add or tags_remove")
 
     @property
-    def only_tags_and_notes(self) -> bool:
+    def only_keeping(self) -> bool:
+        """Tags, notes, hold and retention alone: what an ended run takes, and an operator edits."""
         return not (self.attrs or self.replace or self.add)
 
     @property
-    def touches_tags_or_notes(self) -> bool:
-        return self.notes is not None or bool(self.tags_add or self.tags_remove)
+    def keeps_anything(self) -> bool:
+        kept = (self.notes, self.hold, self.retain_seconds)
+        return any(value is not None for value in kept) or bool(self.tags_add or self.tags_remove)
 
 
 # --- leases --------------------------------------------------------------------------------------
@@ -401,6 +412,16 @@ class AcquireLease(Command[Acquired]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignalTold:
+    """What an operator wants of a holder: cancel, pause, resume or drain; told until it is over."""
+
+    signal: str
+    reason: str
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed(Result):
     unit: str
     owner: str
@@ -408,6 +429,7 @@ class Renewed(Result):
     expires_at: datetime
     expires_in_ms: int
     at: datetime
+    signals: tuple[SignalTold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -553,6 +575,136 @@ class NoteLapsed(Command[Noted]):
 
     def __post_init__(self) -> None:
         names.check_whole("limit", self.limit, at_least=1, at_most=5_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signalled(Result):
+    """signals: everything that the holder will be told now."""
+
+    run: str
+    signals: tuple[SignalTold, ...]
+    version: int
+    last_seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRun(Command[Signalled]):
+    """Tell a run's holder something at its next renewal. Needs operate.
+
+    cancel and pause are told to the next holder too; resume takes a pause back.
+    Refuses NotFound, NotAllowed, AlreadyTerminal.
+    """
+
+    run: str
+    signal: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        _check_status("signal", self.signal, SIGNALS)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+# --- workers and what they say of themselves -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryKept(Result):
+    run: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutTelemetry(Command[TelemetryKept]):
+    """Keep what a holder says of itself; the newest stands. Fenced; no version, no event.
+
+    What is left out stays as it was. Refuses NotFound, StaleFence, FenceRequired,
+    AlreadyTerminal.
+    """
+
+    run: str
+    host: str | None = None
+    model: str | None = None
+    progress: RawJSON | None = None
+    worker_time: datetime | None = None
+    fence: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        for name in ("host", "model"):
+            if getattr(self, name) is not None:
+                names.check_line(name, getattr(self, name), at_least=1, at_most=names.TASK_CHARS)
+        if self.progress is not None:
+            check(self.progress.text, path="progress", bytes_max=16 * 1024)
+        _check_moment("worker_time", self.worker_time)
+        _check_fence(self.fence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen(Result):
+    worker: str
+    now: datetime
+    signals: tuple[SignalTold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceWorker(Command[WorkerSeen]):
+    """A worker process says that it is there; answered with the database's clock and a drain."""
+
+    worker: str
+    version: str | None = None
+    host: str | None = None
+    slots: int | None = None
+    worker_time: datetime | None = None
+
+    def __post_init__(self) -> None:
+        names.check_worker("worker", self.worker)
+        for name in ("version", "host"):
+            if getattr(self, name) is not None:
+                names.check_line(name, getattr(self, name), at_least=1, at_most=names.UNIT_CHARS)
+        if self.slots is not None:
+            names.check_whole("slots", self.slots, at_least=0, at_most=1_000_000)
+        _check_moment("worker_time", self.worker_time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDrained(Result):
+    worker: str
+    draining: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainWorker(Command[WorkerDrained]):
+    """Ask a worker to finish what it holds and take nothing more; draining=False takes it back.
+
+    Needs operate. Refuses NotFound, NotAllowed.
+    """
+
+    worker: str
+    reason: str
+    draining: bool = True
+
+    def __post_init__(self) -> None:
+        names.check_worker("worker", self.worker)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlinesCarriedOut(Result):
+    failed: int
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryOutDeadlines(Command[DeadlinesCarriedOut]):
+    """Fail or cancel runs whose deadline has passed, as their policy says. Bounded by `limit`."""
+
+    limit: int = 200
+
+    def __post_init__(self) -> None:
+        names.check_whole("limit", self.limit, at_least=1, at_most=2_000)
 
 
 # --- budgets -------------------------------------------------------------------------------------

@@ -82,6 +82,18 @@ class NotFound(Refusal):
     code, title, recorded = "not-found", "Not found", False
 
 
+class RunExpired(Refusal):
+    """The run's retention is over; it is hidden, and its rows go with their week."""
+
+    code, title, retry, recorded = "run-expired", "The run has expired", Retry.REREAD, False
+
+
+class CursorExpired(Refusal):
+    """What was asked for is no longer kept; `earliest` is the first position that is."""
+
+    code, title, retry, recorded = "cursor-expired", "No longer kept", Retry.REREAD, False
+
+
 class NotAllowed(Refusal):
     """The caller lacks the scope that this needs (`scope`)."""
 

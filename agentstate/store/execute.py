@@ -25,11 +25,15 @@ from agentstate.store import rowsql as sql
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
     Acquired,
+    AnnounceWorker,
+    CarryOutDeadlines,
     Claimed,
     ClaimRuns,
     Command,
+    DrainWorker,
     DropDeadHolds,
     NoteLapsed,
+    PutTelemetry,
     Result,
 )
 from agentstate.store.errors import (
@@ -43,7 +47,7 @@ from agentstate.store.errors import (
 )
 from agentstate.store.ids import uuid7
 from agentstate.store.plan import Plan, plan
-from agentstate.store.rows import unit_of
+from agentstate.store.rows import run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 
@@ -273,6 +277,7 @@ class _Batch:
         leases = _rows(cursor, sql.LOCK_UNITS, [sorted(units)], sql.read_lease) if units else []
         for item in items:
             leases += self._choose_units(cursor, item)
+        parts = [part for item in items for part in item.parts]
         run_keys = {key for part in parts for key in part.runs}
         run_ids = {row.run_id for row in leases if row.run_id} if self._needs_runs(items) else set()
         runs = (
@@ -295,7 +300,8 @@ class _Batch:
         return draft
 
     def _needs_runs(self, items: Sequence[_Item]) -> bool:
-        return any(isinstance(i.ask.command, (ClaimRuns, NoteLapsed)) for i in items)
+        choosing = (ClaimRuns, NoteLapsed, CarryOutDeadlines)
+        return any(isinstance(item.ask.command, choosing) for item in items)
 
     def _choose_units(self, cursor: Any, item: _Item) -> list[Any]:
         """Claims and the sweep name no unit: take those that wait and that nobody else looks at."""
@@ -310,11 +316,20 @@ class _Batch:
             cursor.execute(sql.CLAIM_UNITS, wanted)
         elif isinstance(command, NoteLapsed):
             cursor.execute(sql.LAPSED_UNITS, {"limit": command.limit})
+        elif isinstance(command, CarryOutDeadlines):
+            cursor.execute(sql.OVERDUE_UNITS, {"limit": command.limit})
         else:
             return []
         item.units = tuple(unit for (unit,) in cursor.fetchall())
         if not item.units:
             return []
+        if isinstance(command, CarryOutDeadlines):
+            # The end of a run gives back what it holds.
+            keys = [key for unit in item.units if (key := run_key_of(unit)) is not None]
+            ends = (
+                Plan(operation="end", run=k, budgets=((k, None),), all_holds=True) for k in keys
+            )
+            item.plan = replace(item.plan, parts=tuple(ends))
         return _rows(cursor, sql.LOCK_UNITS, [sorted(item.units)], sql.read_lease)
 
     def _choose_dead_holds(self, cursor: Any, items: Sequence[_Item]) -> list[tuple[Any, str]]:
@@ -414,6 +429,16 @@ class _Batch:
         if tokens_seen:
             terms = _rows(cursor, sql.TERMS, [sorted(tokens_seen)], sql.read_term)
             facts.terms = {term.token: term for term in terms}
+        names = {name for part in parts for name in part.workers}
+        if any(part.drains_of_holders for part in parts):
+            owners = {lease.owner for lease in leases if lease.owner}
+            names |= owners | {owner.split("~")[0] for owner in owners}
+        if names:
+            cursor.execute(sql.DRAINS, [sorted(names)])
+            facts.drains = {
+                name: {"reason": reason, "by": by, "at": at}
+                for name, reason, by, at in cursor.fetchall()
+            }
         return facts
 
     # --- decide ----------------------------------------------------------------------------------
@@ -672,7 +697,58 @@ def _revoke_key(cursor: Any, now: datetime, *, name: str) -> None:
     cursor.execute(sql.REVOKE_KEY, [now, name])
 
 
-_OTHER: dict[str, Callable[..., None]] = {"create-key": _create_key, "revoke-key": _revoke_key}
+def _skew_ms(worker_time: datetime | None, now: datetime) -> int | None:
+    """How far a worker's clock is ahead of the database's; for people, never for a decision."""
+    return None if worker_time is None else int((worker_time - now).total_seconds() * 1_000)
+
+
+def _save_telemetry(cursor: Any, now: datetime, *, run_id: Any, ask: PutTelemetry) -> None:
+    values = {
+        "run_id": run_id,
+        "host": ask.host,
+        "model": ask.model,
+        "progress": ask.progress.text if ask.progress else None,
+        "worker_time": ask.worker_time,
+        "skew_ms": _skew_ms(ask.worker_time, now),
+        "token": ask.fence,
+        "at": now,
+    }
+    cursor.execute(sql.SAVE_TELEMETRY, values)
+
+
+def _save_worker(cursor: Any, now: datetime, *, ask: AnnounceWorker, by: str) -> None:
+    values = {
+        "name": ask.worker,
+        "version": ask.version,
+        "host": ask.host,
+        "slots": ask.slots,
+        "worker_time": ask.worker_time,
+        "skew_ms": _skew_ms(ask.worker_time, now),
+        "by": by,
+        "at": now,
+    }
+    cursor.execute(sql.SAVE_WORKER, values)
+
+
+def _save_drain(cursor: Any, now: datetime, *, ask: DrainWorker, by: str) -> None:
+    values = {
+        "name": ask.worker,
+        "by": by,
+        "at": now,
+        "drain_at": now if ask.draining else None,
+        "drain_by": by if ask.draining else None,
+        "reason": ask.reason if ask.draining else None,
+    }
+    cursor.execute(sql.SAVE_DRAIN, values)
+
+
+_OTHER: dict[str, Callable[..., None]] = {
+    "create-key": _create_key,
+    "revoke-key": _revoke_key,
+    "telemetry": _save_telemetry,
+    "worker": _save_worker,
+    "drain": _save_drain,
+}
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ from typing import Any
 
 from agentstate.store.commands import (
     AcquireLease,
+    AnnounceWorker,
     Append,
     Batch,
+    CarryOutDeadlines,
     ChangeCap,
     Check,
     ClaimRuns,
@@ -18,16 +20,19 @@ from agentstate.store.commands import (
     CreateBudget,
     CreateKey,
     CreateRun,
+    DrainWorker,
     DropDeadHolds,
     ImportRun,
     NoteLapsed,
     Patch,
+    PutTelemetry,
     ReclaimLease,
     ReleaseLease,
     ReleaseReservation,
     RenewLease,
     Reserve,
     RevokeKey,
+    SignalRun,
     Spend,
     Transition,
 )
@@ -45,6 +50,7 @@ class Plan:
     holds: reservation ids; all_holds: every hold of the run, which its end gives back.
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
     wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
+    workers: whose drain it asks about; drains_of_holders: that of whoever holds its units.
     """
 
     operation: str
@@ -65,6 +71,8 @@ class Plan:
     worker: str | None = None
     wanted: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Plan, ...] = ()
+    workers: tuple[str, ...] = ()
+    drains_of_holders: bool = False
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -177,6 +185,7 @@ def _renew(ask: RenewLease) -> Plan:
         seen_tokens=(ask.token,),
         token_sent=ask.token,
         wanted=_wanted(ttl_seconds=ask.ttl_seconds),
+        drains_of_holders=True,
     )
 
 
@@ -277,6 +286,28 @@ def _change_cap(ask: ChangeCap) -> Plan:
     )
 
 
+def _signal(ask: SignalRun) -> Plan:
+    return Plan(
+        operation="signal",
+        run=ask.run,
+        runs=(ask.run,),
+        units=(unit_of(ask.run),),
+        wanted=_wanted(signal=ask.signal, reason=ask.reason),
+    )
+
+
+def _telemetry(ask: PutTelemetry) -> Plan:
+    return Plan(operation="telemetry", run=ask.run, runs=(ask.run,), token_sent=ask.fence)
+
+
+def _announce(ask: AnnounceWorker) -> Plan:
+    return Plan(
+        operation="announce",
+        worker=ask.worker,
+        workers=(ask.worker, ask.worker.split("~")[0]),
+    )
+
+
 def _check(ask: Check) -> Plan:
     return Plan(operation="check", run=ask.run, runs=(ask.run,), token_sent=ask.fence)
 
@@ -314,6 +345,11 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     DropDeadHolds: lambda ask: Plan(operation="drop-dead-holds"),
     CreateBudget: _create_budget,
     ChangeCap: _change_cap,
+    SignalRun: _signal,
+    PutTelemetry: _telemetry,
+    AnnounceWorker: _announce,
+    DrainWorker: lambda ask: Plan(operation="drain", worker=ask.worker),
+    CarryOutDeadlines: lambda ask: Plan(operation="deadlines"),
     Check: _check,
     Batch: _composite,
     ImportRun: _import,

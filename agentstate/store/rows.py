@@ -72,6 +72,10 @@ class RunRow:
     def terminal(self) -> bool:
         return self.status in TERMINAL
 
+    def expired(self, now: datetime) -> bool:
+        """Its retention is over, and nobody holds it back."""
+        return self.expires_at is not None and now >= self.expires_at and not self.hold
+
     @property
     def ever_leased(self) -> bool:
         return self.last_token is not None

@@ -180,6 +180,12 @@ WHERE run_id IS NOT NULL AND token IS NOT NULL AND expires_at <= agentstate_now(
 ORDER BY unit LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 """
 
+OVERDUE_UNITS = """
+SELECT 'run:' || key FROM agentstate_run
+WHERE deadline_at <= agentstate_now() AND ended_at IS NULL AND deadline_policy IN ('fail', 'cancel')
+ORDER BY deadline_at LIMIT %(limit)s
+"""
+
 # --- look ----------------------------------------------------------------------------------------
 
 # Statement 2, after every lock: the clock that decides, fresh tokens, and this transaction's id,
@@ -215,6 +221,11 @@ SELECT {HOLD_COLUMNS} FROM agentstate_reservation WHERE state = 'held' AND run_i
 """
 HOLDERS = f"SELECT {RUN_COLUMNS} FROM agentstate_run WHERE id = ANY(%s)"
 TERMS = f"SELECT {TERM_COLUMNS} FROM agentstate_leaseterm WHERE token = ANY(%s)"
+
+DRAINS = """
+SELECT name, drain_reason, drain_by, drain_at FROM agentstate_worker
+WHERE drain_at IS NOT NULL AND name = ANY(%s)
+"""
 
 # --- write ---------------------------------------------------------------------------------------
 
@@ -383,6 +394,33 @@ INSERT INTO agentstate_apikey (id, name, scopes, salt, digest, hint, created_by,
 """
 REVOKE_KEY = """
 UPDATE agentstate_apikey SET revoked_at = coalesce(revoked_at, %s) WHERE name = %s
+"""
+SAVE_TELEMETRY = """
+INSERT INTO agentstate_telemetry AS t
+    (run_id, host, model, progress, worker_time, skew_ms, token, at)
+VALUES (%(run_id)s, %(host)s, %(model)s, %(progress)s::json, %(worker_time)s, %(skew_ms)s,
+    %(token)s, %(at)s)
+ON CONFLICT (run_id) DO UPDATE SET host = coalesce(excluded.host, t.host),
+    model = coalesce(excluded.model, t.model), progress = coalesce(excluded.progress, t.progress),
+    worker_time = coalesce(excluded.worker_time, t.worker_time),
+    skew_ms = coalesce(excluded.skew_ms, t.skew_ms), token = excluded.token, at = excluded.at
+"""
+SAVE_WORKER = """
+INSERT INTO agentstate_worker AS t (name, version, host, slots, worker_time, skew_ms, principal,
+    first_seen_at, seen_at)
+VALUES (%(name)s, %(version)s, %(host)s, %(slots)s, %(worker_time)s, %(skew_ms)s, %(by)s, %(at)s,
+    %(at)s)
+ON CONFLICT (name) DO UPDATE SET version = coalesce(excluded.version, t.version),
+    host = coalesce(excluded.host, t.host), slots = coalesce(excluded.slots, t.slots),
+    worker_time = excluded.worker_time, skew_ms = excluded.skew_ms,
+    principal = excluded.principal, seen_at = excluded.seen_at
+"""
+SAVE_DRAIN = """
+INSERT INTO agentstate_worker AS t (name, principal, first_seen_at, seen_at, drain_at, drain_by,
+    drain_reason)
+VALUES (%(name)s, %(by)s, %(at)s, %(at)s, %(drain_at)s, %(drain_by)s, %(reason)s)
+ON CONFLICT (name) DO UPDATE SET drain_at = excluded.drain_at, drain_by = excluded.drain_by,
+    drain_reason = excluded.drain_reason
 """
 XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
 

@@ -6,8 +6,10 @@ from typing import Any
 from agentstate.store.callers import Caller
 from agentstate.store.commands import (
     AcquireLease,
+    AnnounceWorker,
     Append,
     Batch,
+    CarryOutDeadlines,
     ChangeCap,
     Check,
     ClaimRuns,
@@ -16,10 +18,12 @@ from agentstate.store.commands import (
     CreateBudget,
     CreateKey,
     CreateRun,
+    DrainWorker,
     DropDeadHolds,
     ImportRun,
     NoteLapsed,
     Patch,
+    PutTelemetry,
     ReclaimLease,
     ReleaseLease,
     ReleaseReservation,
@@ -27,6 +31,7 @@ from agentstate.store.commands import (
     Reserve,
     Result,
     RevokeKey,
+    SignalRun,
     Spend,
     Transition,
 )
@@ -51,7 +56,16 @@ from agentstate.store.rules.deciding.leases import (
     release_lease,
     renew_lease,
 )
-from agentstate.store.rules.deciding.runs import append, create_run, patch, transition
+from agentstate.store.rules.deciding.runs import (
+    append,
+    carry_out_deadlines,
+    create_run,
+    patch,
+    put_telemetry,
+    signal_run,
+    transition,
+)
+from agentstate.store.rules.deciding.workers import announce_worker, drain_worker
 from agentstate.store.rules.draft import Draft
 
 
@@ -92,6 +106,11 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     DropDeadHolds: drop_dead_holds,
     CreateBudget: create_budget,
     ChangeCap: change_cap,
+    SignalRun: signal_run,
+    PutTelemetry: put_telemetry,
+    CarryOutDeadlines: carry_out_deadlines,
+    AnnounceWorker: announce_worker,
+    DrainWorker: drain_worker,
     Check: check,
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,

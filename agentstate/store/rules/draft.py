@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from agentstate.store.errors import NotFound
+from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.payloads import write
 from agentstate.store.rows import (
     ActionRow,
@@ -40,6 +40,7 @@ class Facts:
     events: dict[tuple[UUID, str], EventRow] = field(default_factory=dict)
     charges: dict[tuple[UUID, UUID | None, str], EntryRow] = field(default_factory=dict)
     terms: dict[int, TermRow] = field(default_factory=dict)
+    drains: dict[str, dict[str, Any]] = field(default_factory=dict)
     holds: dict[tuple[UUID, str], HoldRow] = field(default_factory=dict)
     holders: list[RunRow] = field(default_factory=list)
 
@@ -113,10 +114,12 @@ class Draft:
         return found if found or not self._below else self._below.find_run(key)
 
     def run(self, key: str) -> RunRow:
-        """Raises NotFound."""
+        """Raises NotFound, RunExpired."""
         found = self.find_run(key)
         if found is None:
             raise NotFound(f"no run {key}", run=key)
+        if found.expired(self.now):
+            raise RunExpired(f"the run {key} expired", run=key, expired_at=found.expires_at)
         return found
 
     def lease(self, unit: str) -> LeaseRow | None:

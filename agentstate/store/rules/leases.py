@@ -7,6 +7,8 @@ Why: docs/decisions/0003-leases.md.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +23,7 @@ from agentstate.store.errors import (
     LeaseLost,
     Paused,
 )
+from agentstate.store.payloads import write
 from agentstate.store.rows import LeaseRow, RunRow, TermRow
 from agentstate.store.states import Status
 
@@ -92,6 +95,7 @@ def acquire(
         progress=None,
         hold_off_owner=None,
         hold_off_until=None,
+        signals=inherited_signals(lease),
     )
     term = TermRow(
         token=token,
@@ -225,3 +229,21 @@ def _who_holds(ask: ReclaimLease, owner: Any, token: Any) -> str:
 def hold_off(lease: LeaseRow, owner: str | None, *, seconds: int, now: datetime) -> LeaseRow:
     """Keep the worker that was just put off the unit from coming back for `seconds`."""
     return replace(lease, hold_off_owner=owner, hold_off_until=now + timedelta(seconds=seconds))
+
+
+def with_signal(lease: LeaseRow, said: Mapping[str, Any]) -> LeaseRow:
+    """One of each signal; a resume takes a pause back, and a pause a resume."""
+    opposite = {"pause": "resume", "resume": "pause"}.get(said["signal"])
+    kept = [one for one in _signals(lease) if one["signal"] not in (said["signal"], opposite)]
+    return replace(lease, signals=write([*kept, said]))
+
+
+def inherited_signals(lease: LeaseRow) -> str | None:
+    """What the next holder is told as well: a drain was meant for the worker, not for the run."""
+    kept = [one for one in _signals(lease) if one["signal"] in ("cancel", "pause")]
+    return write(kept) if kept else None
+
+
+def _signals(lease: LeaseRow) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(lease.signals or "[]")
+    return found

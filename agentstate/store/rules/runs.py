@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from agentstate.store.callers import Caller
@@ -156,4 +156,12 @@ def move(run: RunRow, to: str, *, now: datetime, result: str | None) -> RunRow:
         holder=None,
         ended_token=run.token,
         ended_at=now,
+        expires_at=expiry(now, run.retain_seconds),
     )
+
+
+def expiry(ended_at: datetime | None, retain_seconds: int | None) -> datetime | None:
+    """When a run goes: its retention counts from its end; a live run never goes."""
+    if ended_at is None or retain_seconds is None:
+        return None
+    return ended_at + timedelta(seconds=retain_seconds)

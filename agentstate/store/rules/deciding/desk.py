@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from agentstate.store.callers import Caller
+from agentstate.store.commands import SignalTold
 from agentstate.store.rows import (
     ActionRow,
     RunRow,
@@ -61,3 +64,11 @@ class Deciding:
                 **more,
             )
         )
+
+
+def told(signals: str | None) -> tuple[SignalTold, ...]:
+    """The signals on a lease, as they are told to its holder."""
+    return tuple(
+        SignalTold(**(one | {"at": datetime.fromisoformat(one["at"])}))
+        for one in json.loads(signals or "[]")
+    )

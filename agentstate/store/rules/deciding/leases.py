@@ -17,6 +17,7 @@ from agentstate.store.commands import (
     ReleaseLease,
     Renewed,
     RenewLease,
+    SignalTold,
 )
 from agentstate.store.errors import (
     AttemptsExhausted,
@@ -30,8 +31,9 @@ from agentstate.store.rows import (
     run_key_of,
 )
 from agentstate.store.rules import leases
-from agentstate.store.rules.deciding.desk import Deciding
+from agentstate.store.rules.deciding.desk import Deciding, told
 from agentstate.store.rules.deciding.runs import move_run
+from agentstate.store.rules.draft import Draft
 from agentstate.store.states import Status
 
 
@@ -121,7 +123,16 @@ def renew_lease(ask: RenewLease, on: Deciding) -> Renewed:
         expires_at=lease.expires_at or draft.now,
         expires_in_ms=lease.expires_in_ms(draft.now) or 0,
         at=draft.now,
+        signals=told(lease.signals) + _drain(lease.owner, draft),
     )
+
+
+def _drain(owner: str | None, draft: Draft) -> tuple[SignalTold, ...]:
+    """A drain of the worker, by its full name or without the process's random part."""
+    for name in (owner, owner.split("~")[0]) if owner else ():
+        if name in draft.facts.drains:
+            return (SignalTold(signal="drain", **draft.facts.drains[name]),)
+    return ()
 
 
 def release_lease(ask: ReleaseLease, on: Deciding) -> Released:

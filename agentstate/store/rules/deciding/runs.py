@@ -8,12 +8,18 @@ from agentstate.store.callers import Caller
 from agentstate.store.commands import (
     Append,
     Appended,
+    CarryOutDeadlines,
     Changed,
     CreateRun,
+    DeadlinesCarriedOut,
     Moved,
     NewEvent,
     Patch,
+    PutTelemetry,
     RunCreated,
+    Signalled,
+    SignalRun,
+    TelemetryKept,
     Transition,
 )
 from agentstate.store.errors import (
@@ -27,12 +33,13 @@ from agentstate.store.rows import (
     EventRow,
     LeaseRow,
     RunRow,
+    run_key_of,
 )
 from agentstate.store.rules import expect, leases, runs
 from agentstate.store.rules.deciding.budgets import drop_holds, make_charge, open_budget
-from agentstate.store.rules.deciding.desk import Deciding
+from agentstate.store.rules.deciding.desk import Deciding, told
 from agentstate.store.rules.names import AMOUNT_MAX, check_tags
-from agentstate.store.states import TERMINAL
+from agentstate.store.states import TERMINAL, Status
 
 KEY_OF_A_RUN_WITHOUT_ONE = "r-"
 # Change ids share the events' unique index; no caller can write this sign into an event id.
@@ -208,11 +215,11 @@ def patch(ask: Patch, on: Deciding) -> Changed:
         return Changed(
             run=run.key, version=before.version, last_seq=before.seq, at=before.at, replayed=True
         )
-    by_operator = ask.fence is None and ask.only_tags_and_notes and on.by.may("operate")
+    by_operator = ask.fence is None and ask.only_keeping and on.by.may("operate")
     if not by_operator:
         on.by.need("write")
     runs.check_fence(run, ask.fence, on.by, without_token=by_operator)
-    if not ask.only_tags_and_notes:
+    if not ask.only_keeping:
         runs.check_open(run)
     if before is not None:
         raise EventIdReuse(
@@ -230,10 +237,17 @@ def patch(ask: Patch, on: Deciding) -> Changed:
         add=write(ask.add) if ask.add else None,
     )
     if by_operator and on.by.kind == "person":
-        before_it = {"notes": run.notes, "tags": list(run.tags)}
-        after_it = {"notes": changed.notes, "tags": list(changed.tags)}
-        on.act("run.changed", run.key, changed, before=before_it, after=after_it)
+        on.act("run.changed", run.key, changed, before=_kept(run), after=_kept(changed))
     return Changed(run=run.key, version=changed.version, last_seq=changed.last_seq, at=on.draft.now)
+
+
+def _kept(run: RunRow) -> dict[str, Any]:
+    return {
+        "notes": run.notes,
+        "tags": list(run.tags),
+        "hold": run.hold,
+        "retain_seconds": run.retain_seconds,
+    }
 
 
 def _patched(run: RunRow, ask: Patch) -> RunRow:
@@ -241,20 +255,25 @@ def _patched(run: RunRow, ask: Patch) -> RunRow:
     for path, value in ask.attrs.items():
         attrs = with_member(attrs, path.split("."), value.text)
     tags = (set(run.tags) | set(ask.tags_add)) - set(ask.tags_remove)
+    retain = run.retain_seconds if ask.retain_seconds is None else ask.retain_seconds
     return replace(
         run,
         notes=run.notes if ask.notes is None else ask.notes,
         attrs=check(attrs, path="attrs").text,
         counters=_added(run, ask.add),
         tags=check_tags("tags", tags),
+        hold=run.hold if ask.hold is None else ask.hold,
+        retain_seconds=retain,
+        expires_at=runs.expiry(run.ended_at, retain),
     )
 
 
 def _change(ask: Patch) -> dict[str, Any]:
     """What the event says: enough to make the same change again."""
     said: dict[str, Any] = {}
-    if ask.notes is not None:
-        said["notes"] = ask.notes
+    for name in ("notes", "hold", "retain_seconds"):
+        if getattr(ask, name) is not None:
+            said[name] = getattr(ask, name)
     for name in ("attrs", "replace", "add", "tags_add", "tags_remove"):
         if getattr(ask, name):
             said[name] = getattr(ask, name)
@@ -370,3 +389,47 @@ def _end_lease(run: RunRow, on: Deciding) -> None:
             )
             on.draft.put_term(closed)
     on.draft.drop_lease(run.unit)
+
+
+def signal_run(ask: SignalRun, on: Deciding) -> Signalled:
+    """Keep it on the lease, where every renewal reads it, and write it down."""
+    on.by.need("operate")
+    draft = on.draft
+    run = draft.run(ask.run)
+    runs.check_open(run)
+    lease = draft.lease(run.unit) or LeaseRow(unit=run.unit, run_id=run.id)
+    said = {"signal": ask.signal, "reason": ask.reason, "by": on.by.principal, "at": draft.now}
+    lease = draft.put_lease(leases.with_signal(lease, said))
+    run = on.log(run, "run.changed", {"signal": ask.signal, "reason": ask.reason})
+    on.act(f"run.signalled-{ask.signal}", run.key, run, reason=ask.reason)
+    return Signalled(
+        run=run.key,
+        signals=told(lease.signals),
+        version=run.version,
+        last_seq=run.last_seq,
+        at=draft.now,
+    )
+
+
+def put_telemetry(ask: PutTelemetry, on: Deciding) -> TelemetryKept:
+    run = on.draft.run(ask.run)
+    runs.check_fence(run, ask.fence, on.by)
+    runs.check_open(run)
+    on.draft.writes.other.append(("telemetry", {"run_id": run.id, "ask": ask}))
+    return TelemetryKept(run=run.key, at=on.draft.now)
+
+
+def carry_out_deadlines(ask: CarryOutDeadlines, on: Deciding) -> DeadlinesCarriedOut:
+    """Of the runs that were chosen, end those that are overdue all the same."""
+    counts = {Status.FAILED: 0, Status.CANCELLED: 0}
+    for unit in on.units:
+        run = on.draft.find_run(run_key_of(unit) or "")
+        if run is None or run.terminal or run.deadline_at is None or on.draft.now < run.deadline_at:
+            continue
+        to = Status.FAILED if run.deadline_policy == "fail" else Status.CANCELLED
+        if to == Status.FAILED and run.status == Status.PENDING:
+            run = move_run(run, Status.RUNNING, on, result=None, token=None)
+        why = RawJSON(write({"code": "deadline", "deadline_at": run.deadline_at}))
+        move_run(run, to, on, result=why, token=None, reason="the deadline has passed")
+        counts[to] += 1
+    return DeadlinesCarriedOut(failed=counts[Status.FAILED], cancelled=counts[Status.CANCELLED])
