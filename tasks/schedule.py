@@ -23,6 +23,8 @@ def _every(seconds: float, task: str) -> dict[str, Any]:
 
 SCHEDULE: dict[str, dict[str, Any]] = {
     "note-lapsed-leases": _every(5, "note_lapsed_leases"),
+    "carry-out-deadlines": _every(5, "carry_out_deadlines"),
+    "drop-dead-holds": _every(10, "drop_dead_holds"),
     "move-feed": _every(1, "move_feed"),
     "make-partitions": _every(3_600, "make_partitions"),
     "purge-idempotency": _every(3_600, "purge_idempotency"),

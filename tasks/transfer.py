@@ -7,19 +7,17 @@ have free keys; the runs of one file go in as one transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from django.db import connection, transaction
 
+from agentstate.store import export as store_export
 from agentstate.store.callers import SCOPES, Caller
 from agentstate.store.commands import ImportRun, RunCreated
 from agentstate.store.errors import Refusal
 from agentstate.store.execute import BATCH, Ask, execute_all
-from agentstate.store.export import history, run_lines
-from agentstate.store.models import Budget, BudgetEntry, Event, Run
-from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
+from agentstate.store.models import Run
 from agentstate.store.rules import names
 from tasks.archive import read_archive
 from tasks.drafts import RunDraft, UnreadableFile
@@ -103,40 +101,11 @@ def write_file(file: RunFile) -> list[tuple[ImportRun, RunCreated | Refusal]]:
 
 
 def export(keys: Sequence[str]) -> Iterator[tuple[str, Iterator[str]]]:
-    """Each run as its key and its lines, all from one snapshot. Raises Run.DoesNotExist first."""
+    """Each run as its key and its lines, all as of one moment. Raises NotFound before the first."""
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        runs = [_one(key) for key in keys]
-        for run in runs:
-            yield run.key, run_lines(_history(run))
-
-
-def _one(key: str) -> RunRow:
-    found = Run.objects.filter(key=key).values(*_columns(RunRow)).first()
-    if found is None:
-        raise Run.DoesNotExist(f"there is no run {key}")
-    return RunRow(**found | {"tags": tuple(found["tags"])})
-
-
-def _history(run: RunRow) -> ImportRun:
-    budgets = Budget.objects.filter(run_id=run.id).order_by("name").values(*_columns(BudgetRow))
-    entries = (
-        BudgetEntry.objects.filter(budget__run_id=run.id)
-        .order_by("budget_id", "n")
-        .values(*_columns(EntryRow))
-    )
-    events = Event.objects.filter(run_id=run.id).order_by("seq").values(*_columns(EventRow))
-    return history(
-        run,
-        events=(EventRow(**row) for row in events.iterator()),
-        budgets=[BudgetRow(**row) for row in budgets],
-        entries=(EntryRow(**row) for row in entries.iterator()),
-    )
-
-
-def _columns(row: type[Any]) -> list[str]:
-    return [field.name for field in fields(row)]
+        yield from [(key, store_export.export(key)) for key in keys]
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from agentstate.store import feed, partitions, upkeep
 from agentstate.store.callers import SWEEP
-from agentstate.store.commands import NoteLapsed
+from agentstate.store.commands import CarryOutDeadlines, DropDeadHolds, NoteLapsed
 from agentstate.store.execute import execute
 from tasks.app import app
 
@@ -24,6 +24,22 @@ def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
     treats a lapsed lease as free already; this only tells people.
     """
     execute(NoteLapsed(limit=limit), by=SWEEP)
+
+
+@app.task(name="agentstate.carry_out_deadlines", ignore_result=True, time_limit=30)
+def carry_out_deadlines(*, limit: int = 200, **_newer: object) -> None:
+    """Fail or cancel the runs whose deadline has passed, where their policy says so. Every 5 s.
+    Twice is safe: an ended run has no deadline any more. Late only ends them later.
+    """
+    execute(CarryOutDeadlines(limit=limit), by=SWEEP)
+
+
+@app.task(name="agentstate.drop_dead_holds", ignore_result=True, time_limit=30)
+def drop_dead_holds(*, limit: int = 500, **_newer: object) -> None:
+    """Give back what dead workers hold of budgets. Every 10 s. Twice, late or never is safe: a
+    charge that would be refused looks for dead holds itself.
+    """
+    execute(DropDeadHolds(limit=limit), by=SWEEP)
 
 
 @app.task(name="agentstate.move_feed", ignore_result=True, time_limit=30)

@@ -250,7 +250,7 @@ def test_one_key_for_two_runs_is_refused():
 
 def test_an_unknown_run_is_named_and_nothing_is_written():
     run_import(SAMPLE)
-    with pytest.raises(CommandError, match="there is no run r-9"):
+    with pytest.raises(CommandError, match="no run r-9"):
         run_export("invoice-rounding", "r-9")
 
 

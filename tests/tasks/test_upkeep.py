@@ -1,14 +1,16 @@
 """The periodic tasks: each gives its one command, and every start that is scheduled exists."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection
 
 from agentstate.store import partitions
 from agentstate.store.callers import PLAIN, SYSTEM
 from agentstate.store.callers import Circumstances as Under
-from agentstate.store.commands import AcquireLease, CreateRun
+from agentstate.store.commands import AcquireLease, CreateRun, NewBudget, Reserve
 from agentstate.store.execute import execute
-from agentstate.store.models import Event, Feed, IdempotencyRecord, Outbox
+from agentstate.store.models import Budget, Event, Feed, IdempotencyRecord, Outbox, Run
 from tasks import upkeep
 from tasks.app import app
 from tasks.schedule import MODULES, ROUTES, SCHEDULE
@@ -40,6 +42,39 @@ def test_a_lease_that_ran_out_is_told_of_once_however_often_the_sweep_runs(clock
     assert list(Event.objects.filter(type="lease.lapsed").values_list("actor", flat=True)) == [
         "system:sweep"
     ]
+
+
+def test_a_run_past_its_deadline_ends_as_its_policy_says(clock):
+    for key, policy in (("r-1", "fail"), ("r-2", "cancel"), ("r-3", "report")):
+        deadline_at = clock.now + timedelta(seconds=60)
+        ask = CreateRun(key=key, task="Fix it", deadline_at=deadline_at, deadline_policy=policy)
+        execute(ask, by=SYSTEM)
+    upkeep.carry_out_deadlines()
+    assert set(Run.objects.values_list("status", flat=True)) == {"pending"}
+
+    clock.advance(seconds=61)
+    upkeep.carry_out_deadlines()
+    upkeep.carry_out_deadlines()
+
+    assert dict(Run.objects.values_list("key", "status")) == {
+        "r-1": "failed",
+        "r-2": "cancelled",
+        "r-3": "pending",
+    }
+
+
+def test_what_a_dead_worker_held_of_a_budget_is_given_back(clock):
+    budgets = (NewBudget(name="tokens", cap=10),)
+    execute(CreateRun(key="r-1", task="Fix it", budgets=budgets), by=SYSTEM)
+    execute(Reserve(run="r-1", budget="tokens", amount=10, id="h-1", ttl_seconds=30), by=SYSTEM)
+    upkeep.drop_dead_holds()
+    assert Budget.objects.get().reserved == 10
+
+    clock.advance(seconds=31)
+    upkeep.drop_dead_holds()
+    upkeep.drop_dead_holds()
+
+    assert Budget.objects.get().reserved == 0
 
 
 def test_what_waits_in_the_outbox_gets_its_positions_once():

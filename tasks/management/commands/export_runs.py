@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from agentstate.store.models import Run
+from agentstate.store.errors import NotFound
 from tasks.transfer import export
 
 
@@ -36,8 +36,8 @@ class Command(BaseCommand):
                         self.stdout.write(line, ending="")
             else:
                 self._write_files(keys, out)
-        except Run.DoesNotExist as unknown:
-            raise CommandError(f"{unknown}. Nothing was exported.") from None
+        except NotFound as unknown:
+            raise CommandError(f"{unknown.detail}. Nothing was exported.") from None
 
     def _write_files(self, keys: list[str], out: Path) -> None:
         there = [str(_file(out, key)) for key in keys if _file(out, key).exists()]
