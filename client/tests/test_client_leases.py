@@ -325,7 +325,8 @@ def test_a_grant_counts_from_the_first_request_that_may_have_made_it(
 
 def test_the_store_may_ask_the_holder_to_stop_which_is_no_loss(unit: Peer, client: Client) -> None:
     cancel = {"signal": "cancel", "reason": "wrong input", "by": "person:ana"}
-    unit.says(RENEW, renewed(signals=[{"signal": "drain"}]), renewed(signals=[cancel]))
+    drain, pause = {"signal": "drain"}, {"signal": "pause"}
+    unit.says(RENEW, renewed(signals=[pause]), renewed(signals=[drain, cancel]))
     with client.lease("u", ttl_seconds=1) as lease:
         lease.checkpoint()
         assert lease.cancel_requested.wait(5)

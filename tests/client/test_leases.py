@@ -13,12 +13,12 @@ from pathlib import Path
 
 import agentstate_client
 import pytest
-from agentstate_client import Event, LeaseHeld, LeaseLost, NewBudget, Unreachable
+from agentstate_client import CancelRequested, Event, LeaseHeld, LeaseLost, NewBudget, Unreachable
 
 from agentstate import store
 from agentstate.store import reads
 from agentstate.store.callers import SYSTEM
-from agentstate.store.commands import ReclaimLease
+from agentstate.store.commands import ReclaimLease, SignalRun
 from tests.client.waiting import wait_for
 
 
@@ -86,6 +86,27 @@ def test_an_operator_takes_a_live_lease_and_the_worker_learns_by_whom_and_why(wo
     with pytest.raises(LeaseLost):
         run.append(Event("late"))
     assert [e for e in run.events() if e.type == "late"] == []
+
+
+def test_a_holder_that_is_asked_to_stop_hears_it_at_its_next_renewal_and_is_still_the_holder(
+    worker,
+):
+    client = worker("w-1")
+    client.create(task="t", key="42")
+    (run,) = client.claim(ttl_seconds=1)
+    run.checkpoint()
+    for word, reason in (("pause", "look at it"), ("cancel", "wrong input")):
+        store.execute(SignalRun(run="42", signal=word, reason=reason), by=SYSTEM)
+    assert run.lease.cancel_requested.wait(5)
+    with pytest.raises(CancelRequested) as asked:
+        run.checkpoint()
+    assert asked.value.reason == "wrong input"
+    assert [(s.name, s.by) for s in run.lease.signals] == [
+        ("pause", SYSTEM.principal),
+        ("cancel", SYSTEM.principal),
+    ]
+    assert not run.lost.is_set()
+    assert run.cancel({"after": 0}).status == "cancelled"
 
 
 def test_a_worker_that_is_cut_off_stops_before_anybody_else_is_let_in(worker, proxy):

@@ -101,7 +101,7 @@ class Lease:
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """What the store told this holder, the latest last."""
+        """What operators want of this holder, as of the last renewal: each until it is over."""
         return self._signals
 
     def guard(self) -> None:
@@ -122,7 +122,8 @@ class Lease:
                 self._progress = carried
         self.guard()
         if self.cancel_requested.is_set():
-            raise CancelRequested(next(s.reason for s in self._signals if s.name == "cancel"))
+            reasons = (signal.reason for signal in self._signals if signal.name == "cancel")
+            raise CancelRequested(next(reasons, ""))
 
     def release(self) -> None:
         """Give the unit back. Repeating it, or releasing what is lost, does nothing.
@@ -190,7 +191,7 @@ class Lease:
             self.expires_at = expires_at
             self.unreachable.clear()
             self._trouble, self._failed_renewals = None, 0
-            self._signals += tuple(s for s in signals if s not in self._signals)
+            self._signals = signals
         if any(signal.name == "cancel" for signal in signals):
             self.cancel_requested.set()
 
