@@ -114,7 +114,7 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Celery. Remote control is off: its reply queue has a name that pgmq cannot hold.
-CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", default="pgmq://", secret=True)
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", default="pgmq://localhost", secret=True)
 if CELERY_BROKER_URL.startswith("pgmq"):
     CELERY_BROKER_TRANSPORT_OPTIONS = {
         "conn_string": postgres.broker_conninfo(DATABASE_PARTS),

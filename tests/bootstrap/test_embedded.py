@@ -109,9 +109,10 @@ def test_a_pid_file_with_the_number_of_another_program_does_not_stop_it(open_fol
     with subprocess.Popen(["sleep", "60"], **user) as stranger:  # type: ignore[call-overload]
         pid_file = server.data / "postmaster.pid"
         pid_file.write_text(f"{stranger.pid}\n{server.data}\n0\n5432\n{server.socket}\n\n")
+        server.socket.mkdir()
         lock_file = server.socket / ".s.PGSQL.5432.lock"
         lock_file.write_text(pid_file.read_text())
-        for file in (pid_file, lock_file):
+        for file in (pid_file, server.socket, lock_file):
             os.chown(file, uid, gid)
         with server.held():
             assert server.is_listening()

@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
-from django.urls import path
+from django.urls import include, path
 
 
 def show(request: HttpRequest) -> HttpResponse:
@@ -23,6 +23,7 @@ urlpatterns = [
     path("page", show),
     path("live/pages", show_later),
     path("live/v1/feed", show_later),
+    path("", include("agentstate.urls")),  # the error pages of the console link to its others
 ]
 
 pytestmark = pytest.mark.urls(__name__)
