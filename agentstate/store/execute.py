@@ -20,7 +20,7 @@ import psycopg
 from django.db import Error as DatabaseFailure
 from django.db import connection, transaction
 
-from agentstate.store import answers, feed, partitions
+from agentstate.store import answers, feed, minutes, partitions
 from agentstate.store import rowsql as sql
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
@@ -96,8 +96,16 @@ def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
         outcomes = [outcome for ask in asks for outcome in _settled([ask])]
     if outcomes is None:
         outcomes = [_unavailable() for _ in asks]
-    feed.MOVER.nudge()
+    _afterwards()
     return outcomes
+
+
+def _afterwards() -> None:
+    """Beside the answer: the feed and the minutes, on the mover's thread where one runs."""
+    if feed.MOVER.running:
+        feed.MOVER.nudge()
+    elif minutes.TALLY.due:
+        minutes.TALLY.write()
 
 
 def _settled(asks: Sequence[Ask]) -> list[Outcome]:
@@ -112,10 +120,11 @@ def _unavailable() -> Unavailable:
 def _try(asks: Sequence[Ask]) -> list[Outcome] | None:
     """Try a few times; None when the database rolled it back each time."""
     for attempt in range(TRIES):
-        batch = _Batch(asks)
+        batch, began = _Batch(asks), time.monotonic()
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 batch.run(cursor)
+            batch.count(int((time.monotonic() - began) * 1_000))
             return batch.outcomes()
         except DatabaseFailure as failed:
             settled = _after(failed, batch)
@@ -194,6 +203,8 @@ class _Item:
     outcome: Outcome | None = None
     replayed_record: bool = False
     units: tuple[str, ...] = ()
+    events: int = 0
+    worker: str | None = None
 
     @property
     def parts(self) -> tuple[Plan, ...]:
@@ -232,6 +243,24 @@ class _Batch:
         self._tell_more(cursor, draft)
         self._write(cursor, draft)
         self.decided = True
+
+    def count(self, latency_ms: int) -> None:
+        """Add what was committed to this process's minutes."""
+        for item in self.items:
+            if self.now is None or (
+                isinstance(item.outcome, Refusal) and not item.outcome.recorded
+            ):
+                continue
+            minutes.TALLY.add(
+                at=self.now,
+                run_key=item.plan.run or "",
+                operation=item.plan.operation,
+                worker=item.plan.worker or item.worker or "",
+                outcome=item.outcome.code if isinstance(item.outcome, Refusal) else minutes.OK,
+                events=item.events,
+                attempt=item.ask.under.attempt,
+                latency_ms=latency_ms,
+            )
 
     # --- idempotency -----------------------------------------------------------------------------
 
@@ -470,6 +499,10 @@ class _Batch:
             )
         except Refusal as refusal:
             return refusal
+        finally:
+            run = draft.find_run(item.plan.run) if item.plan.run else None
+            item.worker = run.owner if run else None
+        item.events = len(fork.writes.events)
         draft.adopt(fork)
         return result
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 from django.db import DatabaseError, connection, transaction
 
+from agentstate.store import minutes
+
 CHANNEL = "agentstate"
 ADVISORY_LOCK = 7207
 ROWS_PER_PASS = 5_000
@@ -97,6 +99,10 @@ class Mover:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def nudge(self) -> None:
         self._nudged.set()
 
@@ -116,11 +122,15 @@ class Mover:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._nudged.wait()
-            self._nudged.clear()
-            began = time.monotonic()
-            self._pass()
-            self._stopping.wait(max(0.0, SHORTEST_PAUSE_SECONDS - (time.monotonic() - began)))
+            # With something counted and not written, it looks again when a second is over.
+            self._nudged.wait(minutes.PAUSE_SECONDS if minutes.TALLY.waiting else None)
+            if self._nudged.is_set():
+                self._nudged.clear()
+                began = time.monotonic()
+                self._pass()
+                self._stopping.wait(max(0.0, SHORTEST_PAUSE_SECONDS - (time.monotonic() - began)))
+            if minutes.TALLY.due or self._stopping.is_set():
+                minutes.TALLY.write()
         connection.close()
 
     def _pass(self) -> None:

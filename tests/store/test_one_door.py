@@ -8,7 +8,15 @@ import pytest
 from django.apps import apps
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WRITERS = {"execute.py", "rowsql.py", "feed.py", "upkeep.py", "partitions.py", "keys.py"}
+WRITERS = {
+    "execute.py",
+    "minutes.py",
+    "rowsql.py",
+    "feed.py",
+    "upkeep.py",
+    "partitions.py",
+    "keys.py",
+}
 WRITING_SQL = re.compile(
     r"\b(insert\s+into|update|delete\s+from|truncate(\s+table)?|copy|merge\s+into|alter\s+table)"
     r"\s+(only\s+)?\"?agentstate_",
