@@ -208,8 +208,3 @@ LOGGING = {
         "httpx": {"level": "WARNING"},
     },
 }
-
-# Until the console is there.
-from importlib.util import find_spec  # noqa: E402
-
-INSTALLED_APPS = [app for app in INSTALLED_APPS if find_spec(app.split(".")[0]) and find_spec(app)]
