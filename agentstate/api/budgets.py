@@ -25,8 +25,11 @@ from agentstate.store.errors import (
     BudgetExhausted,
     FenceRequired,
     NotFound,
+    RunExpired,
     StaleFence,
 )
+
+UNKNOWN = (NotFound, RunExpired)
 
 router = Router(tags=["budgets"])
 
@@ -40,7 +43,7 @@ class EntriesWanted(BaseModel):
 
 @router.get(
     "/{key}/budgets",
-    **contract("list_budgets", answers=schemas.BudgetsTold, access=READ, refuses=(NotFound,)),
+    **contract("list_budgets", answers=schemas.BudgetsTold, access=READ, refuses=UNKNOWN),
 )
 def list_budgets(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
     """The run's own budgets, by name."""
@@ -49,7 +52,7 @@ def list_budgets(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
 
 @router.get(
     "/{key}/budgets/{name}",
-    **contract("read_budget", answers=schemas.BudgetTold, access=READ, refuses=(NotFound,)),
+    **contract("read_budget", answers=schemas.BudgetTold, access=READ, refuses=UNKNOWN),
 )
 def read_budget(
     request: WorkerRequest, key: fields.RunKey, name: fields.BudgetName
@@ -65,7 +68,7 @@ def read_budget(
         "spend",
         answers=schemas.SpentTold,
         access=WRITE,
-        refuses=(NotFound, BudgetExhausted, StaleFence, FenceRequired, AlreadyTerminal),
+        refuses=(*UNKNOWN, BudgetExhausted, StaleFence, FenceRequired, AlreadyTerminal),
         takes_body=True,
         headers=(IDEMPOTENCY_KEY, ATTEMPT, FENCE),
     ),
@@ -89,7 +92,7 @@ def spend(
 
 @router.get(
     "/{key}/budgets/{name}/ledger",
-    **contract("list_ledger", answers=schemas.LedgerTold, access=READ, refuses=(NotFound,)),
+    **contract("list_ledger", answers=schemas.LedgerTold, access=READ, refuses=UNKNOWN),
 )
 def list_ledger(
     request: WorkerRequest,

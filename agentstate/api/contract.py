@@ -141,16 +141,18 @@ def _query_parameters(view: Any) -> set[str]:
 def contract(
     operation_id: str,
     *,
-    answers: type[BaseModel],
+    answers: type[BaseModel] | None,
     status: int = 200,
     access: ApiKey | None,
     refuses: Sequence[type[Refusal]] = (),
     takes_body: bool = False,
     headers: Sequence[dict[str, Any]] = (),
+    lines: str = "",
 ) -> dict[str, Any]:
     """What a route says of itself, as keyword arguments of ninja's decorators.
 
-    access: who may call it; None: anybody. refuses: codes beside those that every call has.
+    answers: None when it is no JSON (`lines`). access: who may call it; None: anybody.
+    refuses: codes beside those that every call has.
     """
     keyed = IDEMPOTENCY_KEY in headers
     refused: list[type[Refusal]] = [*ALWAYS, *refuses]
@@ -165,10 +167,15 @@ def contract(
         "auth": access,
         "openapi_extra": {
             "parameters": list(headers),
-            "responses": _problems(refused, takes_body=takes_body),
+            "responses": _problems(refused, takes_body=takes_body) | _lines(status, lines),
             "x-scopes": list(access.scopes) if access else [],
         },
     }
+
+
+def _lines(status: int, lines: str) -> dict[int, Any]:
+    """An answer that is lines of text instead of one JSON value."""
+    return {status: {"content": {lines: {"schema": {"type": "string"}}}}} if lines else {}
 
 
 def _problems(refused: Sequence[type[Refusal]], *, takes_body: bool) -> dict[int, Any]:

@@ -31,6 +31,7 @@ from agentstate.store.errors import (
     NotFound,
     Paused,
     Refusal,
+    RunExpired,
 )
 
 KEYED = (IDEMPOTENCY_KEY, ATTEMPT)
@@ -117,7 +118,15 @@ def renew_leases(request: WorkerRequest, ask: Sent[schemas.RenewManyAsked]) -> H
         "acquire_lease",
         answers=schemas.AcquiredTold,
         access=WRITE,
-        refuses=(NotFound, LeaseHeld, AlreadyTerminal, Paused, AttemptsExhausted, LeaseLost),
+        refuses=(
+            NotFound,
+            RunExpired,
+            LeaseHeld,
+            AlreadyTerminal,
+            Paused,
+            AttemptsExhausted,
+            LeaseLost,
+        ),
         takes_body=True,
         headers=KEYED,
     ),

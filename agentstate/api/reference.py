@@ -169,7 +169,11 @@ def _count(schema: Schema) -> str:
     return f", at most {schema['maxItems']}" if "maxItems" in schema else ""
 
 
-_KINDS: dict[str, Callable[[Schema], str]] = {"string": _text, "integer": _whole, "boolean": lambda _: "true or false"}
+_KINDS: dict[str, Callable[[Schema], str]] = {
+    "string": _text,
+    "integer": _whole,
+    "boolean": lambda _: "true or false",
+}
 
 
 def _default(schema: Schema) -> str:

@@ -61,6 +61,8 @@ def run_members(view: RunView, caller: Caller) -> dict[str, Any]:
         **_payload("attrs", run.attrs, caller),
         **_payload("result", run.result, caller),
         "retain_seconds": run.retain_seconds,
+        "hold": run.hold,
+        "expires_at": run.expires_at,
         "budgets": [budget_members(budget) for budget in view.budgets],
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from ninja import Query, Router
 from pydantic import BaseModel
 
@@ -25,7 +25,7 @@ from agentstate.api.replies import (
     run_etag,
     run_members,
 )
-from agentstate.store import audit, reads
+from agentstate.store import audit, export, reads
 from agentstate.store.commands import (
     EMPTY_OBJECT,
     Append,
@@ -45,6 +45,7 @@ from agentstate.store.errors import (
     IllegalTransition,
     NotFound,
     PartialDuplicate,
+    RunExpired,
     SeqConflict,
     StaleFence,
     VersionConflict,
@@ -54,7 +55,9 @@ from agentstate.store.rows import BudgetRow, LeaseRow, RunRow
 
 _NO_ID = UUID(int=0)  # of rows that are only told of
 FENCED = (StaleFence, FenceRequired, AlreadyTerminal)
+UNKNOWN = (NotFound, RunExpired)
 KEYED = (IDEMPOTENCY_KEY, ATTEMPT)
+LINES = "application/x-ndjson"
 
 router = Router(tags=["runs"])
 
@@ -106,7 +109,7 @@ class EventsWanted(BaseModel):
         answers=schemas.RunTold,
         status=HTTPStatus.CREATED,
         access=WRITE,
-        refuses=(Exists, NotFound, StaleFence, FenceRequired, AlreadyTerminal),
+        refuses=(Exists, *UNKNOWN, *FENCED),
         takes_body=True,
         headers=(*KEYED, FENCE),
     ),
@@ -201,9 +204,7 @@ def list_runs(request: WorkerRequest, wanted: Query[RunsWanted]) -> HttpResponse
     )
 
 
-@router.get(
-    "/{key}", **contract("read_run", answers=schemas.RunTold, access=READ, refuses=(NotFound,))
-)
+@router.get("/{key}", **contract("read_run", answers=schemas.RunTold, access=READ, refuses=UNKNOWN))
 def read_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
     """One run. The answer's ETag names the version to guard a write with; it is never 304."""
     view = reads.run(key)
@@ -216,7 +217,7 @@ def read_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
         "move_run",
         answers=schemas.MovedTold,
         access=WRITE_OR_OPERATE,
-        refuses=(NotFound, IllegalTransition, VersionConflict, *FENCED),
+        refuses=(*UNKNOWN, IllegalTransition, VersionConflict, *FENCED),
         takes_body=True,
         headers=(*KEYED, FENCE, IF_MATCH),
     ),
@@ -249,7 +250,7 @@ def move_run(
         status=HTTPStatus.CREATED,
         access=WRITE,
         refuses=(
-            NotFound,
+            *UNKNOWN,
             SeqConflict,
             PartialDuplicate,
             EventIdReuse,
@@ -290,7 +291,7 @@ def append_events(
 
 @router.get(
     "/{key}/events",
-    **contract("list_events", answers=schemas.EventsTold, access=READ, refuses=(NotFound,)),
+    **contract("list_events", answers=schemas.EventsTold, access=READ, refuses=UNKNOWN),
 )
 def list_events(
     request: WorkerRequest, key: fields.RunKey, wanted: Query[EventsWanted]
@@ -320,8 +321,30 @@ def list_events(
 
 
 @router.get(
+    "/{key}/export",
+    **contract(
+        "export_run",
+        answers=None,
+        lines=LINES,
+        access=READ,
+        refuses=UNKNOWN,
+    ),
+)
+def export_run(request: WorkerRequest, key: fields.RunKey) -> StreamingHttpResponse:
+    """A run with its whole history as JSON lines, as of one moment; it needs `payloads` as well.
+
+    The format is ours, and `import` takes it back. Its last line counts the others, so that an
+    export that was cut off is noticed.
+    """
+    request.caller.need("payloads")
+    answer = StreamingHttpResponse(export.export(key), content_type=LINES)
+    answer.headers["Content-Disposition"] = f'attachment; filename="{key}.jsonl"'
+    return answer
+
+
+@router.get(
     "/{key}/verify",
-    **contract("verify_run", answers=schemas.VerifiedTold, access=READ, refuses=(NotFound,)),
+    **contract("verify_run", answers=schemas.VerifiedTold, access=READ, refuses=UNKNOWN),
 )
 def verify_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
     """Derive everything about a run again from its events and ledgers; each difference is told."""

@@ -155,7 +155,10 @@ class RunListed(Told):
 
 
 class RunTold(RunListed):
-    """A run. attrs, result: as they were sent, or their sizes without the scope payloads."""
+    """A run. attrs, result: as they were sent, or their sizes without the scope payloads.
+
+    expires_at: when a run that has ended is no longer kept, unless `hold` keeps it.
+    """
 
     notes: str
     attrs: Any = None
@@ -163,6 +166,8 @@ class RunTold(RunListed):
     result: Any = None
     result_bytes: int | None = None
     retain_seconds: int | None
+    hold: bool
+    expires_at: fields.Moment | None
     budgets: list[BudgetTold]
 
 
@@ -298,6 +303,15 @@ class AcquiredTold(Told):
     last_seq: int | None = None
 
 
+class SignalTold(Told):
+    """What an operator wants of the holder; told at each renewal until it is over."""
+
+    signal: str
+    reason: str
+    by: str
+    at: fields.Moment
+
+
 class RenewedTold(Told):
     unit: str
     owner: str
@@ -305,6 +319,7 @@ class RenewedTold(Told):
     expires_at: fields.Moment
     expires_in_ms: int
     at: fields.Moment
+    signals: list[SignalTold]
 
 
 class ProblemTold(Told):

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db import connection
 
 from agentstate.store import rowsql
-from agentstate.store.errors import NotFound
+from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.payloads import PAYLOAD_BYTES_MAX
 from agentstate.store.rows import BudgetRow, EntryRow, EventRow, LeaseRow, RunRow, TermRow
 
@@ -119,6 +119,8 @@ def _of(alias: str, columns: str, **instead: str) -> str:
     return ", ".join(instead.get(name.removesuffix("::text"), f"{alias}.{name}") for name in names)
 
 
+# Hidden from the moment that its retention is over; the rows go later, with their week.
+EXPIRED = "coalesce(r.expires_at <= agentstate_now() AND NOT r.hold, false)"
 _RUN_WIDTH = len(rowsql.RUN_COLUMNS.split(","))
 
 BUDGETS = f"""
@@ -138,11 +140,18 @@ WHERE r.key = %(key)s
 
 
 def run(key: str) -> RunView:
-    """One run with its lease and budgets. Raises NotFound."""
+    """One run with its lease and budgets. Raises NotFound, RunExpired."""
     rows = _rows(RUN, {"key": key})
     if not rows:
         raise NotFound(f"no run {key}", run=key)
-    return _run_view(rows[0])
+    view = _run_view(rows[0])
+    if view.run.expired(view.now):
+        raise _expired(key)
+    return view
+
+
+def _expired(key: str) -> RunExpired:
+    return RunExpired(f"the run {key} is past its retention", run=key)
 
 
 def _run_view(row: Sequence[Any]) -> RunView:
@@ -173,7 +182,8 @@ def runs(*, wanted: RunFilter, limit: int, place: Place | None = None) -> Page[R
     order = _Order(("r.created_at", "r.id"), newest_first=wanted.newest_first)
     if place is not None:
         params |= {"at0": _EPOCH + _MICROSECOND * place.key[0], "at1": UUID(place.key[1])}
-    conditions = [sql for name, sql in _RUN_CONDITIONS.items() if params.get(name) is not None]
+    given = [sql for name, sql in _RUN_CONDITIONS.items() if params.get(name) is not None]
+    conditions = [f"NOT {EXPIRED}", *given]
     statement = _page(_LIST_RUNS, conditions, order, place)
     rows = _rows(statement, params | {"limit": limit + 1})
     views = [_run_view(row) for row in rows]
@@ -224,7 +234,7 @@ def _run_key(view: RunView) -> tuple[Any, ...]:
 
 # --- events --------------------------------------------------------------------------------------
 
-RUN_HEAD = "SELECT id, last_seq FROM agentstate_run WHERE key = %(key)s"
+RUN_HEAD = f"SELECT r.id, r.last_seq, {EXPIRED} FROM agentstate_run r WHERE r.key = %(key)s"
 # The inner page is bounded by count, the outer one by bytes as well; its first row always comes.
 # Numbers up to `last_seq` only: what is appended between the two statements is for the next page.
 EVENTS = """
@@ -242,14 +252,11 @@ _WITHOUT_PAYLOAD = rowsql.EVENT_COLUMNS.replace("data::text", "''::text AS data"
 def events(
     *, run_key: str, wanted: EventFilter, limit: int, with_payloads: bool = True
 ) -> EventPage:
-    """A page of a run's events, bounded by `limit` and by 1 MiB of payloads. Raises NotFound.
+    """A page of a run's events, bounded by `limit` and by 1 MiB of payloads.
 
-    with_payloads: else `data` is empty, and only the sizes tell of it.
+    with_payloads: else `data` is empty, and only the sizes tell of it. Raises NotFound, RunExpired.
     """
-    heads = _rows(RUN_HEAD, {"key": run_key})
-    if not heads:
-        raise NotFound(f"no run {run_key}", run=run_key)
-    run_id, last_seq = heads[0]
+    run_id, last_seq = _head(run_key)
     before = last_seq + 1 if wanted.before is None else min(wanted.before, last_seq + 1)
     params = {
         "run_id": run_id,
@@ -266,6 +273,17 @@ def events(
         sizes=tuple(row[-1] for row in rows),
         last_seq=last_seq,
     )
+
+
+def _head(key: str) -> tuple[UUID, int]:
+    """A run's id and last number. Raises NotFound, RunExpired."""
+    heads = _rows(RUN_HEAD, {"key": key})
+    if not heads:
+        raise NotFound(f"no run {key}", run=key)
+    run_id, last_seq, expired = heads[0]
+    if expired:
+        raise _expired(key)
+    return run_id, last_seq
 
 
 def _events_statement(wanted: EventFilter, with_payloads: bool) -> str:
@@ -289,15 +307,16 @@ WHERE budget_id = %(budget_id)s AND n > %(after)s ORDER BY n LIMIT %(limit)s
 
 
 def budgets(*, run_key: str) -> tuple[BudgetView, ...]:
-    """The run's own budgets, by name. Raises NotFound."""
-    heads = _rows(RUN_HEAD, {"key": run_key})
-    if not heads:
-        raise NotFound(f"no run {run_key}", run=run_key)
-    return _budgets(heads[0][0])
+    """The run's own budgets, by name. Raises NotFound, RunExpired."""
+    run_id, _ = _head(run_key)
+    return tuple(
+        BudgetView(budget=rowsql.read_budget(columns), parent=parent)
+        for parent, *columns in _rows(_BUDGETS_OF_RUN, {"run_id": run_id})
+    )
 
 
 def budget(*, run_key: str, name: str) -> BudgetView:
-    """One budget of a run. Raises NotFound."""
+    """One budget of a run. Raises NotFound, RunExpired."""
     for view in budgets(run_key=run_key):
         if view.budget.name == name:
             return view
@@ -305,17 +324,10 @@ def budget(*, run_key: str, name: str) -> BudgetView:
 
 
 def ledger(*, run_key: str, name: str, after: int, limit: int) -> tuple[EntryRow, ...]:
-    """Lines of a budget's ledger with numbers above `after`, in order. Raises NotFound."""
+    """Lines of a budget's ledger with numbers above `after`. Raises NotFound, RunExpired."""
     found = budget(run_key=run_key, name=name).budget
     params = {"budget_id": found.id, "after": after, "limit": limit}
     return tuple(rowsql.read_entry(row) for row in _rows(LEDGER, params))
-
-
-def _budgets(run_id: UUID) -> tuple[BudgetView, ...]:
-    return tuple(
-        BudgetView(budget=rowsql.read_budget(columns), parent=parent)
-        for parent, *columns in _rows(_BUDGETS_OF_RUN, {"run_id": run_id})
-    )
 
 
 # --- leases --------------------------------------------------------------------------------------

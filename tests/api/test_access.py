@@ -120,7 +120,11 @@ def test_each_call_needs_its_scope_and_none_implies_another(with_scopes):
     of_one = {scope: with_scopes(scope) for scope in ("read", "write", "operate", "admin")}
     all_but = {
         scope: with_scopes(
-            *[s for s in ("read", "payloads", "write", "operate", "override", "admin") if s != scope]
+            *[
+                s
+                for s in ("read", "payloads", "write", "operate", "override", "admin")
+                if s != scope
+            ]
         )
         for scope in ("read", "write", "operate")
     }
@@ -164,7 +168,8 @@ def test_a_key_is_nowhere_in_clear(api, anonymous, caplog, monkeypatch, capfd):
     out = capfd.readouterr()
     told = caplog.text + out.out + out.err
     assert "failed" in told
-    assert secret not in told and secret not in repr(api.key)
+    assert secret not in told
+    assert secret not in repr(api.key)
     assert secret not in str(rows("SELECT k::text FROM agentstate_apikey k"))
     assert rows("SELECT hint FROM agentstate_apikey WHERE name = 'fleet'") == [(secret[-4:],)]
 

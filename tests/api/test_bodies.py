@@ -1,10 +1,14 @@
 """Bad input gets a 4xx with a reason, at once, and changes nothing (O-04, O-10, O-18, O-20)."""
 
+import io
 import json
 import time
 
 import pytest
+from django.core.handlers.wsgi import WSGIRequest
 
+from agentstate.api.bodies import read_text
+from agentstate.store.payloads import Malformed
 from tests.store.asking import rows
 
 BIG = 4 * 1024 * 1024
@@ -64,14 +68,16 @@ def test_a_compressed_body_is_415(api):
 def test_a_body_that_is_too_large_is_413_and_says_how_large_it_may_be(api):
     answer = api.post("/runs", json.dumps({"task": "x" * BIG}))
     assert answer.refused == (413, "payload-too-large")
-    assert answer["limit"] == BIG and answer["actual"] > BIG
+    assert answer["limit"] == BIG
+    assert answer["actual"] > BIG
 
 
 def test_a_payload_that_is_too_large_is_413_and_names_it(api):
     api.create("42")
     answer = api.post("/runs/42/events", event(json.dumps("x" * 1024 * 1024)))
     assert answer.refused == (413, "payload-too-large")
-    assert answer["limit"] == 1024 * 1024 and answer["actual"] == 1024 * 1024 + 2
+    assert answer["limit"] == 1024 * 1024
+    assert answer["actual"] == 1024 * 1024 + 2
     assert answer["field"] == "events[0].data"
     assert api.post("/runs/42/events", event(json.dumps("x" * (1024 * 1024 - 2)))).status == 201
 
@@ -169,7 +175,8 @@ def test_a_ttl_outside_its_range_is_refused_with_the_range(api, call, ttl):
     answer = api.post(path, {**ask, "ttl_seconds": ttl})
     assert answer.refused == (422, "invalid")
     assert answer["field"] == "ttl_seconds"
-    assert "1" in answer["rule"] and "86400" in answer["rule"]
+    assert "1" in answer["rule"]
+    assert "86400" in answer["rule"]
     assert api.get("/leases/u-2").status == 404
 
 
@@ -203,7 +210,8 @@ def test_an_amount_that_is_no_whole_number_in_range_is_refused(api, amount):
     api.create("42", budgets=[{"name": "tokens", "cap": 100}])
     answer = api.post("/runs/42/budgets/tokens/spend", {"amount": amount})
     assert answer.refused == (422, "invalid")
-    assert answer["field"] == "amount" and str(2**53 - 1) in answer["rule"]
+    assert answer["field"] == "amount"
+    assert str(2**53 - 1) in answer["rule"]
     assert api.get("/runs/42/budgets/tokens")["spent"] == 0
 
 
@@ -289,9 +297,11 @@ def test_a_counter_may_have_any_name_that_is_one(api):
     for name in ("data", "attrs", "result", "progress", "tokens.spent"):
         assert api.append("42", add={name: 2}).status == 201
     counters = api.get("/runs/42")["counters"]
-    assert counters == dict.fromkeys(counters, 2) and len(counters) == 5
+    assert counters == dict.fromkeys(counters, 2)
+    assert len(counters) == 5
     answer = api.append("42", add={"a": "1"})
-    assert answer["field"] == "add" and answer["rule"].startswith("a: a whole number")
+    assert answer["field"] == "add"
+    assert answer["rule"].startswith("a: a whole number")
 
 
 def test_true_is_not_one_and_text_is_no_flag(api):
@@ -299,4 +309,16 @@ def test_true_is_not_one_and_text_is_no_flag(api):
     ask = {"expected_token": token, "expected_owner": "w-1", "reason": "x"}
     for force in (1, "true", "yes", None):
         answer = api.post("/leases/u-1/reclaim", {**ask, "force": force})
-        assert answer.refused == (422, "invalid") and answer["field"] == "force"
+        assert answer.refused == (422, "invalid")
+        assert answer["field"] == "force"
+
+
+def test_a_body_that_ended_too_soon_is_malformed():
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": "500",
+        "wsgi.input": io.BytesIO(b'{"task": "x"}'),
+    }
+    with pytest.raises(Malformed, match="after 13 of 500 bytes"):
+        read_text(WSGIRequest(environ))

@@ -4,10 +4,12 @@
 def test_a_budget_says_what_is_left_and_its_ledger_why(api):
     api.create("42", budgets=[{"name": "tokens", "cap": 100}])
     spent = api.post("/runs/42/budgets/tokens/spend", {"amount": 30, "note": "first call"})
-    assert spent.status == 200 and spent.headers["ETag"] == '"b2"'
+    assert spent.status == 200
+    assert spent.headers["ETag"] == '"b2"'
     assert (spent["spent"], spent["left"], spent["entry"]) == (30, 70, 2)
     read = api.get("/runs/42/budgets/tokens")
-    assert read.headers["ETag"] == '"b2"' and read["left"] == 70
+    assert read.headers["ETag"] == '"b2"'
+    assert read["left"] == 70
     assert api.get("/runs/42/budgets")["items"] == [read.json]
     assert api.get("/runs/42")["budgets"] == [read.json]
     opened, charged = api.get("/runs/42/budgets/tokens/ledger")["items"]

@@ -38,15 +38,18 @@ def test_attrs_result_and_progress_come_back_to_the_letter(api):
     body = f'{{"to": "completed", "result": {raw}}}'
     assert api.post("/runs/42/transitions", body, Agentstate_Fence=token).status == 200
     text = api.get("/runs/42").text
-    assert f'"attrs":{raw}' in text and f'"result":{raw}' in text
+    assert f'"attrs":{raw}' in text
+    assert f'"result":{raw}' in text
     created, *_, completed = api.get("/runs/42/events").text.split('"seq":')[1:]
-    assert f'"attrs":{raw}' in created and f'"result":{raw}' in completed
+    assert f'"attrs":{raw}' in created
+    assert f'"result":{raw}' in completed
 
 
 def test_an_append_is_numbered_and_told(api):
     api.create("42")
     answer = api.append("42", {"type": "a"}, {"type": "b", "id": "e-2"}, expected_seq=1)
-    assert answer.status == 201 and answer.headers["ETag"] == '"v2"'
+    assert answer.status == 201
+    assert answer.headers["ETag"] == '"v2"'
     told = answer.json
     assert (told["first_seq"], told["last_seq"], told["version"]) == (2, 3, 2)
     items = api.events()
@@ -101,7 +104,8 @@ def test_event_ids_make_repeating_safe(api):
     batch = [{"type": "a", "id": "1", "data": {"x": 1}}, {"type": "b", "id": "2"}]
     first = api.append("42", *batch)
     again = api.append("42", {"type": "a", "id": "1", "data": {"x": 1}}, batch[1])
-    assert again.status == 201 and again.headers["Idempotent-Replayed"] == "true"
+    assert again.status == 201
+    assert again.headers["Idempotent-Replayed"] == "true"
     assert (again["first_seq"], again["last_seq"]) == (first["first_seq"], first["last_seq"])
     part = api.append("42", batch[1], {"type": "c", "id": "3"})
     assert part.refused == (409, "partial-duplicate")
@@ -119,14 +123,16 @@ def test_an_overtaken_worker_writes_nothing_at_all(clock):
     old = api.hold("42", owner="w-1", ttl_seconds=60)
     clock.advance(seconds=61)
     new = api.acquire("run:42", "w-2")
-    assert new["taken_from"] == "w-1" and new["token"] > int(old)
+    assert new["taken_from"] == "w-1"
+    assert new["token"] > int(old)
     for late in (
         api.append("42", Agentstate_Fence=old),
         api.move("completed", Agentstate_Fence=old),
         api.post("/runs/42/budgets/tokens/spend", {"amount": 1}, Agentstate_Fence=old),
     ):
         assert late.refused == (409, "stale-fence")
-        assert late["current"]["owner"] == "w-2" and late["current"]["expires_in_ms"] == 60_000
+        assert late["current"]["owner"] == "w-2"
+        assert late["current"]["expires_in_ms"] == 60_000
         assert late["current"]["last_seq"] == 4
     assert api.post("/leases/run:42/renew", {"token": int(old)}).refused == (409, "lease-lost")
     assert api.append("42").refused == (428, "fence-required")
@@ -181,12 +187,13 @@ def test_pages_of_events(ten, query, found):
 )  # fmt: skip
 def test_a_parameter_that_breaks_its_rule_is_named(ten, query, field):
     answer = ten.get(f"/runs/42/events?{query}")
-    assert answer.status == 422 and answer.code in ("invalid", "unstorable-text")
+    assert answer.status == 422
+    assert answer.code in ("invalid", "unstorable-text")
     assert answer["field"] == field
 
 
 def test_a_page_has_at_most_a_mebibyte_but_always_an_event(api):
-    """Some events of a few hundred kB, one as large as may be: no page is larger than that (O-25)."""
+    """Some events of a few hundred kB, one as large as may be: no page is larger (O-25)."""
     api.create("42")
     for kilobytes in (400, 400, 400, 1024, 10, 10):
         data = "x" * (kilobytes * 1024 - 2)

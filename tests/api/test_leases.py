@@ -1,5 +1,7 @@
 """Leases over HTTP."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.api.asking import Api, new_key
@@ -15,12 +17,14 @@ def test_the_life_of_a_lease(api):
     assert 0 < held["expires_in_ms"] <= 60_000
     assert 59 <= int(held.headers["Retry-After"]) <= 60
     renewed = api.post("/leases/u-1/renew", {"token": got["token"], "ttl_seconds": 5})
-    assert renewed["token"] == got["token"] and 4_000 < renewed["expires_in_ms"] <= 5_000
+    assert renewed["token"] == got["token"]
+    assert 4_000 < renewed["expires_in_ms"] <= 5_000
     released = api.post("/leases/u-1/release", {"token": got["token"]})
     assert released.status == 200
     assert api.get("/leases/u-1")["state"] == "free"
     late = api.post("/leases/u-1/renew", {"token": got["token"]})
-    assert late.refused == (409, "lease-lost") and late["reason"] == "released"
+    assert late.refused == (409, "lease-lost")
+    assert late["reason"] == "released"
     assert api.acquire("u-1", "w-2")["token"] > got["token"]
 
 
@@ -33,10 +37,12 @@ def test_a_lease_that_ran_out_is_lost_at_that_very_instant(clock):
     view = api.get("/leases/u-1")
     assert (view["state"], view["expires_in_ms"], view["owner"]) == ("lapsed", 0, "w-1")
     lost = api.post("/leases/u-1/renew", {"token": token})
-    assert lost.refused == (409, "lease-lost") and lost["reason"] == "expired"
+    assert lost.refused == (409, "lease-lost")
+    assert lost["reason"] == "expired"
     assert api.acquire("u-1", "w-2")["taken_from"] == "w-1"
     taken = api.post("/leases/u-1/renew", {"token": token})
-    assert taken["reason"] == "taken" and taken["current"]["owner"] == "w-2"
+    assert taken["reason"] == "taken"
+    assert taken["current"]["owner"] == "w-2"
 
 
 def test_retry_after_is_rounded_up(clock):
@@ -72,7 +78,8 @@ def test_claiming_gives_each_run_to_one_worker_oldest_first(clock):
     assert [item["run"] for item in first["items"]] == ["r-0", "r-1"]
     item = first["items"][0]
     assert (item["status"], item["attempt"], item["unit"]) == ("running", 1, "run:r-0")
-    assert item["expires_in_ms"] == 60_000 and "taken_from" not in item
+    assert item["expires_in_ms"] == 60_000
+    assert "taken_from" not in item
     second = api.post("/leases/claim", {"owner": "w-2", "limit": 2})
     assert [item["run"] for item in second["items"]] == ["r-2"]
     assert api.post("/leases/claim", {"owner": "w-2"})["items"] == []
@@ -119,7 +126,8 @@ def test_many_renewals_at_once_are_answered_one_by_one(api):
     assert [t.get("unit") or t["code"] for t in told] == [
         "u-0", "lease-lost", "u-1", "u-2", "lease-lost",
     ]  # fmt: skip
-    assert told[1]["status"] == 409 and told[1]["retry"] == "never"
+    assert told[1]["status"] == 409
+    assert told[1]["retry"] == "never"
     assert told[0]["expires_in_ms"] <= 30_000
     for wrong in ([], items * 30, [{"unit": "u-0"}], [{"unit": "claim", "token": 1}]):
         assert api.post("/leases/renew", {"items": wrong}).refused == (422, "invalid")
@@ -136,15 +144,19 @@ def test_an_operator_reclaims_what_was_seen_and_nothing_else(clock):
     newer = api.acquire("run:42", "w-2")["token"]
     changed = api.post("/leases/run:42/reclaim", seen)
     assert changed.refused == (412, "holder-changed")
-    assert changed["current"]["owner"] == "w-2" and changed["retry"] == "reread"
+    assert changed["current"]["owner"] == "w-2"
+    assert changed["retry"] == "reread"
     clock.advance(seconds=61)
     seen |= {"expected_token": newer, "expected_owner": "w-2", "hold_off_seconds": 30}
     done = api.post("/leases/run:42/reclaim", seen)
-    assert done.status == 200 and done["token"] > newer == done["former_token"]
+    assert done.status == 200
+    assert done["token"] > newer == done["former_token"]
     assert api.acquire("run:42", "w-2").refused == (423, "lease-held")
     assert api.append("42", Agentstate_Fence=str(newer)).refused == (409, "stale-fence")
     lost = api.post("/leases/run:42/renew", {"token": newer})
-    assert lost["reason"] == "reclaimed" and lost["by"] == "key:fleet" and lost["why"] == "stuck"
+    assert lost["reason"] == "reclaimed"
+    assert lost["by"] == "key:fleet"
+    assert lost["why"] == "stuck"
 
 
 def test_taking_a_live_lease_needs_force_and_its_scope(api, with_scopes):
@@ -152,7 +164,8 @@ def test_taking_a_live_lease_needs_force_and_its_scope(api, with_scopes):
     seen = {"expected_token": token, "expected_owner": "w-1", "reason": "wrong one", "force": True}
     operator = with_scopes("operate")
     refused = operator.post("/leases/u-1/reclaim", seen)
-    assert refused.refused == (403, "not-allowed") and refused["scope"] == "override"
+    assert refused.refused == (403, "not-allowed")
+    assert refused["scope"] == "override"
     assert api.get("/leases/u-1")["state"] == "live"
     assert api.post("/leases/u-1/reclaim", seen).status == 200
     assert api.get("/leases/u-1")["state"] == "free"
@@ -200,7 +213,8 @@ def test_leases_in_pages_both_ways(units):
     second = units.get(f"/leases?limit=2&cursor={first['next']}")
     third = units.get(f"/leases?limit=2&cursor={second['next']}")
     assert units_of(first) + units_of(second) + units_of(third) == [f"u-{n}" for n in range(5)]
-    assert first["prev"] is None and third["next"] is None
+    assert first["prev"] is None
+    assert third["next"] is None
     assert units_of(units.get(f"/leases?limit=2&cursor={third['prev']}")) == units_of(second)
     assert units.get(f"/leases?limit=2&state=live&cursor={first['next']}")["field"] == "cursor"
 
@@ -212,8 +226,9 @@ def test_terms_never_overlap_and_go_on_where_the_page_ended(units):
     terms = units.get("/leases/u-0/terms")["items"]
     assert [t["owner"] for t in terms] == ["w-8", "w-7", "w-0"]
     assert [t["ended"] for t in terms] == ["released", "released", "lapsed"]
-    for later, earlier in zip(terms, terms[1:], strict=False):
-        assert later["starts_at"] >= earlier["ends_at"] and later["token"] > earlier["token"]
+    for later, earlier in pairwise(terms):
+        assert later["starts_at"] >= earlier["ends_at"]
+        assert later["token"] > earlier["token"]
     page = units.get("/leases/u-0/terms?limit=1")["items"]
     rest = units.get(f"/leases/u-0/terms?before={page[-1]['token']}")["items"]
     assert page + rest == terms

@@ -31,8 +31,10 @@ def test_a_run_is_answered_as_it_is_read(api):
     assert made.headers["Location"] == "/api/v1/runs/42"
     assert made.headers["ETag"] == '"v1"'
     read = api.get("/runs/42")
-    assert made.json == read.json and read.headers["ETag"] == '"v1"'
-    assert read["version"] == 1 and read["last_seq"] == 3
+    assert made.json == read.json
+    assert read.headers["ETag"] == '"v1"'
+    assert read["version"] == 1
+    assert read["last_seq"] == 3
     assert read["deadline_at"] == "2030-01-02T01:04:05.678901Z"
     assert read["tags"] == ["a", "b"]
     assert [b["budget"] for b in read["budgets"]] == ["tokens", "usd"]
@@ -66,7 +68,8 @@ def test_a_child_of_a_leased_run_needs_its_token(api):
 
 def test_a_token_without_a_parent_means_nothing_and_is_refused(api):
     answer = api.post("/runs", {"task": "x"}, Agentstate_Fence="7")
-    assert answer.refused == (422, "invalid") and answer["field"] == "Agentstate-Fence"
+    assert answer.refused == (422, "invalid")
+    assert answer["field"] == "Agentstate-Fence"
 
 
 def test_moves_follow_the_table_and_say_what_is_allowed(api):
@@ -121,7 +124,8 @@ def test_if_match_lets_a_write_pass_only_at_that_version(api):
 def test_an_if_match_that_cannot_be_read_is_refused(api, sent):
     api.create("42")
     answer = api.append(If_Match=sent)
-    assert answer.refused == (422, "invalid") and answer["field"] == "If-Match"
+    assert answer.refused == (422, "invalid")
+    assert answer["field"] == "If-Match"
     assert api.get("/runs/42")["last_seq"] == 1
 
 
@@ -129,7 +133,8 @@ def test_an_if_match_that_cannot_be_read_is_refused(api, sent):
 def test_a_fence_that_cannot_be_read_is_refused(api, sent):
     api.create("42")
     answer = api.append(Agentstate_Fence=sent)
-    assert answer.refused == (422, "invalid") and answer["field"] == "Agentstate-Fence"
+    assert answer.refused == (422, "invalid")
+    assert answer["field"] == "Agentstate-Fence"
 
 
 def test_a_precondition_where_it_has_no_meaning_is_refused(api):
@@ -142,7 +147,8 @@ def test_a_precondition_where_it_has_no_meaning_is_refused(api):
     ]:
         for name in ("If-Match", "Agentstate-Fence"):
             answer = api.post(path, ask, **{name: '"v1"'})
-            assert answer.refused == (422, "invalid") and answer["field"] == name
+            assert answer.refused == (422, "invalid")
+            assert answer["field"] == name
     assert api.get("/leases/u-1")["state"] == "live"
 
 
@@ -277,7 +283,8 @@ def test_filters_of_the_list(several, query, found):
 )  # fmt: skip
 def test_a_parameter_that_breaks_its_rule_is_named(api, query, field):
     answer = api.get(f"/runs?{query}")
-    assert answer.status == 422 and answer.code in ("invalid", "unstorable-text")
+    assert answer.status == 422
+    assert answer.code in ("invalid", "unstorable-text")
     assert answer["field"] == field
 
 
@@ -309,10 +316,13 @@ def test_sizes_instead_of_payloads_without_the_scope(api, with_scopes):
     api.post("/runs", f'{{"key": "42", "task": "x", "attrs": {attrs}}}')
     api.append("42", {"type": "a", "data": {"secret": "sesame"}})
     read = with_scopes("read").get("/runs/42")
-    assert "attrs" not in read.json and read["attrs_bytes"] == len(attrs.encode())
-    assert "result" not in read.json and read["result_bytes"] is None
+    assert "attrs" not in read.json
+    assert read["attrs_bytes"] == len(attrs.encode())
+    assert "result" not in read.json
+    assert read["result_bytes"] is None
     events = with_scopes("read", name="r2").get("/runs/42/events")
-    assert "sesame" not in events.text and "big" not in events.text
+    assert "sesame" not in events.text
+    assert "big" not in events.text
     assert events["items"][1]["data_bytes"] == len('{"secret": "sesame"}')
     assert api.get("/runs/42").text.count(attrs) == 1
 
@@ -333,6 +343,27 @@ def test_verify_tells_what_does_not_follow_from_the_events(transactional_db, api
     assert answer["differences"][0].keys() == {"check", "what", "expected", "found"}
 
 
+def test_a_run_is_hidden_at_the_instant_that_its_retention_is_over(clock):
+    api = Api(new_key("fleet"))
+    for key in ("gone", "kept"):
+        api.create(key, retain_seconds=60 if key == "gone" else None)
+        api.move("cancelled", key=key)
+    assert api.get("/runs/gone")["expires_at"] == "2026-03-02T12:01:00.000000Z"
+    clock.advance(seconds=59.999999)
+    assert api.get("/runs/gone").status == 200
+    clock.advance(seconds=0.000001)
+    assert keys_of(api.get("/runs")) == ["kept"]
+    for answer in (
+        api.get("/runs/gone"),
+        api.get("/runs/gone/events"),
+        api.get("/runs/gone/budgets"),
+        api.get("/runs/gone/export"),
+        api.append("gone"),
+        api.acquire("run:gone"),
+    ):
+        assert answer.refused == (410, "run-expired")
+
+
 def test_times_are_exact_to_the_microsecond(clock):
     clock.set(clock.now + timedelta(microseconds=123456))
     api = Api(new_key("fleet"))
@@ -351,7 +382,8 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_an_address_could_change_is_refused_when_it_is_made(api, name):
     answer = api.post("/runs", {"key": name, "task": "x"})
-    assert answer.status == 422 and answer["field"] == "key"
+    assert answer.status == 422
+    assert answer["field"] == "key"
     assert rows("SELECT count(*) FROM agentstate_run") == [(0,)]
 
 
@@ -377,7 +409,8 @@ def test_every_name_that_can_be_made_can_be_reached(api):
 )  # fmt: skip
 def test_a_name_in_an_address_that_breaks_the_rules_is_422_before_the_database(api, path):
     answer = api.get(path)
-    assert answer.status == 422 and answer.code in ("invalid", "unstorable-text")
+    assert answer.status == 422
+    assert answer.code in ("invalid", "unstorable-text")
     assert answer["field"] in ("key", "unit", "name")
 
 

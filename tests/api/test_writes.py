@@ -83,7 +83,8 @@ def test_a_repeated_create_answers_as_the_first_however_far_the_run_has_come(api
     api.hold(first["key"])
     again = api.post("/runs", body, Idempotency_Key="k")
     assert (again.status, again.text) == (201, first.text)
-    assert again.headers["ETag"] == '"v1"' and again.headers["Idempotent-Replayed"] == "true"
+    assert again.headers["ETag"] == '"v1"'
+    assert again.headers["Idempotent-Replayed"] == "true"
     assert rows("SELECT count(*) FROM agentstate_run") == [(1,)]
 
 
@@ -106,11 +107,13 @@ def test_renew_and_release_ignore_a_key(api):
     token = api.acquire("u-1")["token"]
     for _ in range(2):
         renewed = api.post("/leases/u-1/renew", {"token": token}, Idempotency_Key="k")
-        assert renewed.status == 200 and "Idempotent-Replayed" not in renewed.headers
+        assert renewed.status == 200
+        assert "Idempotent-Replayed" not in renewed.headers
     assert rows("SELECT count(*) FROM agentstate_idempotencyrecord") == [(0,)]
     assert api.post("/leases/u-1/release", {"token": token}, Idempotency_Key="k").status == 200
     again = api.post("/leases/u-1/release", {"token": token}, Idempotency_Key="k2")
-    assert again.status == 200 and again.headers["Idempotent-Replayed"] == "true"
+    assert again.status == 200
+    assert again.headers["Idempotent-Replayed"] == "true"
 
 
 def test_a_replayed_grant_says_how_long_it_still_lasts(clock):
@@ -130,7 +133,8 @@ def test_a_replayed_grant_says_how_long_it_still_lasts(clock):
 def test_an_attempt_that_is_no_count_is_refused(api, sent):
     api.create("42")
     answer = api.append("42", Agentstate_Attempt=sent)
-    assert answer.refused == (422, "invalid") and answer["field"] == "Agentstate-Attempt"
+    assert answer.refused == (422, "invalid")
+    assert answer["field"] == "Agentstate-Attempt"
 
 
 def test_a_refusal_is_kept_with_who_what_and_which_request(api):
