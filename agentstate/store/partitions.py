@@ -6,6 +6,7 @@ dropping a table. No DEFAULT partition: it would have to be scanned for each new
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -41,15 +42,30 @@ def ensure_ahead(*, weeks: int = WEEKS_AHEAD) -> list[str]:
         cursor.execute("SELECT agentstate_now()")
         first = week_of(cursor.fetchone()[0]) - WEEK
         wanted = [first + n * WEEK for n in range(weeks + 2)]
-        cursor.execute(
-            "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
-            " WHERE i.inhparent = 'agentstate_event'::regclass"
-        )
-        there = {name for (name,) in cursor.fetchall()}
+        there = _names(cursor)
         missing = [week for week in wanted if name_of(week) not in there]
         for week in missing:
             _make(cursor, week)
     return [name_of(week) for week in missing]
+
+
+def weeks_there(cursor: Any) -> list[datetime]:
+    """The Mondays of all partitions, the oldest first."""
+    names = sorted(_names(cursor))
+    years = [re.fullmatch(r"agentstate_event_(\d{4})w(\d{2})", name) for name in names]
+    return [
+        datetime.fromisocalendar(int(found[1]), int(found[2]), 1).replace(tzinfo=UTC)
+        for found in years
+        if found
+    ]
+
+
+def _names(cursor: Any) -> set[str]:
+    cursor.execute(
+        "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = 'agentstate_event'::regclass"
+    )
+    return {name for (name,) in cursor.fetchall()}
 
 
 def weeks_ahead() -> int:

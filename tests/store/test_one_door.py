@@ -16,6 +16,7 @@ WRITERS = {
     "upkeep.py",
     "partitions.py",
     "keys.py",
+    "retention.py",
 }
 WRITING_SQL = re.compile(
     r"\b(insert\s+into|update|delete\s+from|truncate(\s+table)?|copy|merge\s+into|alter\s+table)"
