@@ -13,7 +13,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.core.handlers.exception import convert_exception_to_response
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
@@ -66,6 +66,8 @@ class RequestMark:
         if is_short(request):
             for name, value in SHORT_HEADERS.items():
                 response.headers.setdefault(name, value)
+            if isinstance(response, HttpResponse):  # not a stream; else it would go in chunks
+                response.headers.setdefault("Content-Length", str(len(response.content)))
         return response
 
 

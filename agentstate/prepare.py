@@ -92,7 +92,7 @@ def migrate(report: Callable[[str], None]) -> int:
     waiting = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
     try:
         if waiting:
-            report(f"{waiting} migrations …")
+            report(f"{waiting} migration{'s' if waiting > 1 else ''} …")
             call_command("migrate", interactive=False, verbosity=0)
     finally:
         connection.close()

@@ -204,6 +204,8 @@ LOGGING = {
         # Django's own would write to its own handler as well; a 404 or 409 is no warning of ours.
         "django": {"handlers": [], "propagate": True, "level": "INFO"},
         "django.request": {"level": "ERROR"},
+        # Anybody can send a wrong Host; the answer is 400, and no line and no stack are due.
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
         "django.server": {"handlers": [], "propagate": True},
         "httpx": {"level": "WARNING"},
     },

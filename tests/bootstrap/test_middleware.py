@@ -46,6 +46,7 @@ def test_a_program_gets_only_the_plain_headers_of_safety(where):
     assert answer["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
     assert answer["X-Content-Type-Options"] == "nosniff"
     assert "Set-Cookie" not in answer
+    assert answer["Content-Length"] == str(len(answer.content))
 
 
 def test_a_form_without_its_token_is_refused_and_a_program_needs_none():
