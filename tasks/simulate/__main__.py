@@ -22,7 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not key:
         warn(f"{KEY_VARIABLE} is not set: an API key with the scopes write, read, payloads")
         return 2
-    drafts = samples()
+    try:
+        drafts = samples()
+    except FileNotFoundError as missing:
+        warn(str(missing))
+        return 2
     stop = Stop()
     stop.listen()
     fleet = Fleet(
