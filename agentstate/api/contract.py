@@ -48,7 +48,7 @@ FENCE = {
 IF_MATCH = {
     "name": "If-Match",
     "in": "header",
-    "description": 'write only if the run has this version, as `"v7"`',
+    "description": 'write only if the run has this version; as "v7", with the quotes',
     "schema": {"type": "string", "pattern": '^"v[1-9][0-9]*"$'},
 }
 IDEMPOTENCY_KEY = {

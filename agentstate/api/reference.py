@@ -29,16 +29,23 @@ class Problem:
     codes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Running text, or a piece of code in it."""
+
+    text: str
+    is_code: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One call. lead: the first sentence of what it does; rest: the other paragraphs."""
+    """One call. paragraphs: what it does."""
 
     id: str
     method: str
     path: str
     summary: str
-    lead: str
-    rest: tuple[str, ...]
+    paragraphs: tuple[tuple[Span, ...], ...]
     scopes: tuple[str, ...]
     parameters: tuple[Member, ...]
     body: tuple[Member, ...]
@@ -73,15 +80,13 @@ class _Reader:
         self.schemas = schemas
 
     def operation(self, method: str, path: str, call: Schema) -> Operation:
-        paragraphs = [" ".join(p.split()) for p in call.get("description", "").split("\n\n")]
         status, answer = next((s, a) for s, a in call["responses"].items() if int(s) < 300)
         return Operation(
             id=call["operationId"],
             method=method,
             path=path,
             summary=call["summary"],
-            lead=paragraphs[0],
-            rest=tuple(paragraphs[1:]),
+            paragraphs=tuple(_spans(p) for p in call["description"].split("\n\n")),
             scopes=tuple(call["x-scopes"]),
             parameters=tuple(self._parameter(p) for p in call["parameters"]),
             body=tuple(self._members(_content(call.get("requestBody")))),
@@ -133,12 +138,15 @@ class _Reader:
     def _kind(self, schema: Schema) -> str:
         schema = self._resolved(schema)
         if "anyOf" in schema:
-            return " or ".join(self._kind(choice) for choice in schema["anyOf"])
+            # That what may be left out may also be null needs no words.
+            given = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
+            return " or ".join(self._kind(choice) for choice in given)
         if "enum" in schema:
             return "one of " + ", ".join(schema["enum"])
         kind = schema.get("type", "any JSON value")
         if kind == "array":
-            return f"list of {self._kind(schema.get('items', {}))}{_count(schema)}"
+            kind = self._kind(schema.get("items", {}))
+            return f"list of {'objects' if kind == 'object' else kind}{_count(schema)}"
         return _KINDS[kind](schema) if kind in _KINDS else str(kind)
 
 
@@ -147,6 +155,12 @@ def _content(part: Schema | None) -> Schema:
     contents = (part or {}).get("content", {})
     found: Schema = contents.get("application/json", {}).get("schema", {})
     return found
+
+
+def _spans(paragraph: str) -> tuple[Span, ...]:
+    """`code` in back quotes, and what is between."""
+    parts = " ".join(paragraph.split()).split("`")
+    return tuple(Span(text, number % 2 == 1) for number, text in enumerate(parts) if text)
 
 
 def _text(schema: Schema) -> str:
@@ -162,7 +176,13 @@ def _whole(schema: Schema) -> str:
         return "whole number"
     if "maximum" not in schema:
         return f"whole number from {schema['minimum']}"
-    return f"whole number, {schema['minimum']} to {schema['maximum']}"
+    return f"whole number, {schema['minimum']} to {_number(schema['maximum'])}"
+
+
+def _number(value: int) -> str:
+    """Powers of two as such: nobody can read 9007199254740991."""
+    power = (value + 1).bit_length() - 1
+    return f"2^{power} - 1" if power > 30 and value == 2**power - 1 else str(value)
 
 
 def _count(schema: Schema) -> str:
