@@ -4,16 +4,29 @@ clock never decides into which week's partition a run goes (RFC 9562, 5.7)."""
 from __future__ import annotations
 
 import secrets
+import threading
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+_last = (0, 0)
+_taking_turns = threading.Lock()
+
+
 def uuid7(at: datetime) -> UUID:
-    """An id that sorts by `at` (milliseconds), with 74 random bits."""
+    """An id that sorts by `at` (milliseconds), and within one by the order of the calls here.
+
+    74 random bits; within a millisecond they only grow, by a random step (RFC 9562, 6.2).
+    """
+    global _last
     milliseconds = (at - _EPOCH) // timedelta(milliseconds=1)
-    random = secrets.randbits(74)
+    with _taking_turns:
+        random = secrets.randbits(74)
+        if _last[0] == milliseconds:
+            random = (_last[1] + 1 + secrets.randbits(32)) % 2**74
+        _last = (milliseconds, random)
     return UUID(
         int=milliseconds << 80 | 0x7 << 76 | (random >> 62) << 64 | 0x2 << 62 | random & (2**62 - 1)
     )

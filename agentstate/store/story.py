@@ -1,0 +1,212 @@
+"""The single table of the first text, as a view: partition key, sort key, and the row.
+
+`run#42` holds `budget` (the first; more are `budget#<name>`), `evt#000001` … and `meta`;
+`unit#7` holds `lease`; `budget#<name>` holds a shared budget. One statement and so one snapshot; the
+order is by kind and number, never by the text of a label, so it is right past event 999,999 as
+well. Rows come as JSON texts that PostgreSQL wrote, with each payload to the letter.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+
+from agentstate.store.errors import Invalid, NotFound, RunExpired
+from agentstate.store.payloads import RawJSON
+from agentstate.store.rules import names
+
+BUDGET, EVENT, META = 0, 1, 2
+PAGE_BYTES = 1024 * 1024
+
+_TIME = "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+_BUDGET_BODY = (
+    "'name', b.name, 'unit', b.unit, 'cap', b.cap, 'reserved', b.reserved, 'spent', b.spent,"
+    " 'overdrawn', b.overdrawn, 'version', b.version"
+)
+_DATA = "'data', CASE WHEN %(payloads)s THEN e.data END, 'data_bytes', octet_length(e.data::text)"
+STORY = f"""
+WITH r AS (
+    SELECT *, coalesce(expires_at <= agentstate_now() AND NOT hold, false) AS expired
+    FROM agentstate_run WHERE key = %(key)s
+), b AS (
+    SELECT b.*, CASE b.n WHEN 1 THEN 'budget' ELSE 'budget#' || b.name END AS sk
+    FROM (SELECT b.*, row_number() OVER (ORDER BY b.id) AS n
+        FROM agentstate_budget b JOIN r ON r.id = b.run_id) b
+), e AS (
+    SELECT e.*, 'evt#' || lpad(e.seq::text, greatest(6, length(e.seq::text)), '0') AS sk
+    FROM agentstate_event e
+    WHERE e.run_id = (SELECT id FROM r) AND e.seq > %(after_seq)s
+    ORDER BY e.seq LIMIT %(events)s
+), bounded AS (
+    SELECT e.*, sum(octet_length(e.data::text)) OVER (ORDER BY e.seq) AS bytes FROM e
+), items AS (
+    SELECT {BUDGET} AS kind, b.n, b.sk,
+        json_build_object('pk', 'run#' || r.key, 'sk', b.sk, {_BUDGET_BODY}) AS body
+    FROM b JOIN r ON true
+    UNION ALL
+    SELECT {EVENT}, e.seq, e.sk,
+        json_build_object('pk', 'run#' || r.key, 'sk', e.sk, 'seq', e.seq, 'type', e.type,
+            'origin', e.origin, {_DATA}, 'id', e.event_id, 'token', e.token, 'add', e.add,
+            'version', e.version, 'actor', e.actor, 'at', {_TIME.format("e.at")})
+    FROM bounded e JOIN r ON true
+    WHERE e.bytes <= {PAGE_BYTES} OR e.seq = (SELECT min(seq) FROM e)
+    UNION ALL
+    SELECT {META}, 1, 'meta',
+        json_build_object('pk', 'run#' || r.key, 'sk', 'meta', 'task', r.task, 'status', r.status,
+            'version', r.version, 'last_seq', r.last_seq, 'counters', r.counters, 'tags', r.tags,
+            'notes', r.notes, 'attrs', r.attrs, 'result', r.result, 'owner', r.owner,
+            'token', r.token, 'attempt', r.attempt, 'created_at', {_TIME.format("r.created_at")},
+            'updated_at', {_TIME.format("r.updated_at")}, 'ended_at', {_TIME.format("r.ended_at")})
+    FROM r
+)
+SELECT r.expired, r.last_seq, i.kind, i.n, i.sk, i.body::text
+FROM r LEFT JOIN items i ON (i.kind, i.n) > (%(after_kind)s, %(after_n)s)
+    AND starts_with(i.sk, %(prefix)s)
+ORDER BY i.kind, i.n
+"""
+UNIT = f"""
+SELECT json_build_object('pk', 'unit#' || l.unit, 'sk', 'lease', 'owner', l.owner, 'token', l.token,
+    'expires_at', {_TIME.format("l.expires_at")}, 'expires_in_ms', greatest(0,
+        floor(extract(epoch FROM l.expires_at - agentstate_now()) * 1000)::bigint),
+    'ttl_seconds', l.ttl_seconds, 'renewals', l.renewals)::text
+FROM agentstate_lease l WHERE l.unit = %(key)s
+"""
+SHARED_BUDGET = f"""
+SELECT json_build_object('pk', 'budget#' || b.name, 'sk', 'budget', {_BUDGET_BODY})::text
+FROM agentstate_budget b WHERE b.run_id IS NULL AND b.name = %(key)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """Rows in the single table's order, and the run's last number in the same snapshot.
+
+    next_seq: where the next page goes on (`after_seq`), None when every event is there.
+    """
+
+    items: tuple[RawJSON, ...]
+    as_of_seq: int
+    next_seq: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """Rows of one partition key; after: the sort key to go on after, None at the end."""
+
+    items: tuple[RawJSON, ...]
+    after: str | None
+
+
+def story(key: str, *, after_seq: int = 0, limit: int = 500, payloads: bool = True) -> Story:
+    """Everything about a run: budgets, up to `limit` events (1 MiB at most), and the head.
+
+    Raises NotFound, RunExpired.
+    """
+    rows = _read(key, after_seq=after_seq, events=limit, payloads=payloads)
+    last_seq = int(rows[0][1])
+    numbers = [n for _, _, kind, n, _, _ in rows if kind == EVENT]
+    last = numbers[-1] if numbers else after_seq
+    return Story(
+        items=tuple(RawJSON(body) for *_, body in rows if body is not None),
+        as_of_seq=last_seq,
+        next_seq=last if last < last_seq and numbers else None,
+    )
+
+
+def items(
+    pk: str, *, sk_prefix: str = "", after: str | None = None, limit: int = 100,
+    payloads: bool = True,
+) -> Items:  # fmt: skip
+    """The rows under any partition key whose sort key begins with `sk_prefix`.
+
+    Raises Invalid (a key of another shape), NotFound, RunExpired.
+    """
+    kind, _, key = pk.partition("#")
+    if kind == "run":
+        return _items_of_run(
+            names.check_run_key("pk", key), sk_prefix, after, limit, payloads=payloads
+        )
+    if kind == "unit":
+        return _single(UNIT, names.check_unit("pk", key), "lease", sk_prefix, after)
+    if kind == "budget":
+        return _single(
+            SHARED_BUDGET, names.check_budget_name("pk", key), "budget", sk_prefix, after
+        )
+    raise Invalid("pk", "run#<key>, unit#<unit> or budget#<name>")
+
+
+def _items_of_run(key: str, prefix: str, after: str | None, limit: int, *, payloads: bool) -> Items:
+    after_kind, after_n = _position(key, after)
+    rows = _read(
+        key,
+        prefix=prefix,
+        after_kind=after_kind,
+        after_n=after_n,
+        after_seq=max(after_n if after_kind == EVENT else 0, _first_number(prefix) - 1),
+        events=limit + 1 if after_kind < META else 0,
+        payloads=payloads,
+    )
+    found = [(sk, RawJSON(body)) for *_, sk, body in rows if body is not None]
+    page = found[:limit]
+    more = len(found) > limit
+    return Items(
+        items=tuple(body for _, body in page), after=page[-1][0] if more and page else None
+    )
+
+
+def _position(key: str, after: str | None) -> tuple[int, int]:
+    """(kind, number) of a sort key."""
+    if after is None:
+        return BUDGET, 0
+    if after == "meta":
+        return META, 1
+    event = re.fullmatch(r"evt#(\d{6,18})", after)
+    if event:
+        return EVENT, int(event[1])
+    if after == "budget":
+        return BUDGET, 1
+    if after.startswith("budget#"):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT n FROM (SELECT b.name, row_number() OVER (ORDER BY b.id) AS n"
+                " FROM agentstate_budget b JOIN agentstate_run r ON r.id = b.run_id"
+                " WHERE r.key = %s) b WHERE name = %s",
+                [key, after.removeprefix("budget#")],
+            )
+            row = cursor.fetchone()
+            if row:
+                return BUDGET, int(row[0])
+    raise Invalid("after", "a sort key of this partition")
+
+
+def _first_number(prefix: str) -> int:
+    """The lowest number whose label can begin with `prefix`: where to start reading."""
+    digits = prefix.removeprefix("evt#") if prefix.startswith("evt#") else ""
+    return int(digits.ljust(6, "0")) if digits.isdigit() and len(digits) <= 6 else 0
+
+
+def _read(key: str, **values: Any) -> list[tuple[Any, ...]]:
+    defaults: dict[str, Any] = {
+        "key": key, "prefix": "", "after_kind": BUDGET, "after_n": 0, "after_seq": 0,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(STORY, defaults | values)
+        rows = cursor.fetchall()
+    if not rows:
+        raise NotFound(f"no run {key}", run=key)
+    if rows[0][0]:
+        raise RunExpired(f"the run {key} expired", run=key)
+    return list(rows)
+
+
+def _single(statement: str, key: str, sk: str, prefix: str, after: str | None) -> Items:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, {"key": key})
+        row = cursor.fetchone()
+    if row is None:
+        raise NotFound(f"nothing under this key: {key}")
+    there = sk.startswith(prefix) and (after is None or after < sk)
+    return Items(items=(RawJSON(row[0]),) if there else (), after=None)
