@@ -1,7 +1,7 @@
 """The single table of the first text, as a view: partition key, sort key, and the row.
 
 `run#42` holds `budget` (the first; more are `budget#<name>`), `evt#000001` … and `meta`;
-`unit#7` holds `lease`; `budget#<name>` holds a shared budget. One statement and so one snapshot; the
+`unit#7` holds `lease`; `budget#<name>` holds a shared budget. One statement and one snapshot; the
 order is by kind and number, never by the text of a label, so it is right past event 999,999 as
 well. Rows come as JSON texts that PostgreSQL wrote, with each payload to the letter.
 """
