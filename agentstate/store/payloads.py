@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from json.encoder import encode_basestring
 from typing import Any
 from uuid import UUID
 
@@ -333,7 +334,9 @@ def write(value: Any) -> str:
 
     Times become RFC 3339 in UTC with microseconds. Raises TypeError for other types.
     """
-    return "".join(_write(value))
+    pieces: list[str] = []
+    _write(value, pieces.append)
+    return "".join(pieces)
 
 
 def moment(at: datetime) -> str:
@@ -341,24 +344,42 @@ def moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _write(value: Any) -> Iterator[str]:
-    if isinstance(value, RawJSON):
-        yield value.text
+def _write(value: Any, put: Callable[[str], None]) -> None:
+    # Pages of hundreds of events come through here: the plain types first, and no generators.
+    kind = type(value)
+    if kind is str:
+        put(encode_basestring(value))
+    elif value is None:
+        put("null")
+    elif kind is int:
+        put(str(value))
+    elif kind is RawJSON:
+        put(value.text)
     elif isinstance(value, Mapping):
-        for index, (name, inner) in enumerate(value.items()):
-            yield f"{',' if index else '{'}{json.dumps(name, ensure_ascii=False)}:"
-            yield from _write(inner)
-        yield "}" if value else "{}"
+        _write_object(value, put)
     elif isinstance(value, (list, tuple)):
-        yield "["
-        for index, inner in enumerate(value):
-            if index:
-                yield ","
-            yield from _write(inner)
-        yield "]"
+        _write_list(value, put)
     elif isinstance(value, datetime):
-        yield f'"{moment(value)}"'
+        put(f'"{moment(value)}"')
     elif isinstance(value, UUID):
-        yield f'"{value}"'
+        put(f'"{value}"')
     else:
-        yield json.dumps(value, ensure_ascii=False, allow_nan=False)
+        put(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _write_object(value: Mapping[str, Any], put: Callable[[str], None]) -> None:
+    opening = "{"
+    for name, inner in value.items():
+        put(f"{opening}{encode_basestring(name)}:")
+        _write(inner, put)
+        opening = ","
+    put("}" if value else "{}")
+
+
+def _write_list(value: Sequence[Any], put: Callable[[str], None]) -> None:
+    opening = "["
+    for inner in value:
+        put(opening)
+        _write(inner, put)
+        opening = ","
+    put("]" if value else "[]")
