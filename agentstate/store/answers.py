@@ -12,9 +12,11 @@ from uuid import UUID
 
 from agentstate.store.commands import BatchDone, Result
 from agentstate.store.errors import Refusal, every_refusal
-from agentstate.store.payloads import RawJSON, write
+from agentstate.store.payloads import RawJSON, parse, write
 
 REFUSED = "refused"
+# Members of answers that are payloads: they come back to the letter from a record too.
+_PAYLOADS = frozenset({"progress"})
 
 
 def members(answer: Any) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def dump(answer: Result | Refusal) -> tuple[str, str]:
 
 def load(kind: str, text: str) -> Result | Refusal:
     """The answer that `dump` kept, marked as replayed."""
-    told = json.loads(text)
+    told = parse(text, raw=_PAYLOADS)
     if kind == REFUSED:
         return _load_refusal(told)
     if kind == BatchDone.__name__:
@@ -97,5 +99,5 @@ def _load(hint: Any, value: Any) -> Any:
     if hint is UUID:
         return UUID(value)
     if hint is RawJSON:
-        return RawJSON(json.dumps(value))
+        return None if value.text == "null" else value
     return _load_dataclass(hint, value) if isinstance(hint, type) and is_dataclass(hint) else value

@@ -9,6 +9,7 @@ from django.core.handlers.wsgi import WSGIRequest
 
 from agentstate.api.bodies import read_text
 from agentstate.store.payloads import Malformed
+from tests.api.asking import Api, new_key
 from tests.store.asking import rows
 
 BIG = 4 * 1024 * 1024
@@ -188,8 +189,6 @@ def test_a_ttl_that_is_nan_is_refused(api):
 
 @pytest.mark.parametrize("ttl", [1, 60, 86_400])
 def test_a_ttl_in_its_range_is_what_is_stored(clock, ttl):
-    from tests.api.asking import Api, new_key
-
     api = Api(new_key("fleet"))
     answer = api.acquire("u-1", ttl_seconds=ttl)
     assert answer["expires_in_ms"] == ttl * 1000

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.api.asking import Api, new_key
 from tests.store.asking import rows
 
 EXACT = [
@@ -116,8 +117,6 @@ def test_event_ids_make_repeating_safe(api):
 
 
 def test_an_overtaken_worker_writes_nothing_at_all(clock):
-    from tests.api.asking import Api, new_key
-
     api = Api(new_key("fleet"))
     api.create("42", budgets=[{"name": "tokens", "cap": 100}])
     old = api.hold("42", owner="w-1", ttl_seconds=60)

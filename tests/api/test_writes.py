@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.api.asking import Api, new_key
 from tests.store.asking import rows
 
 SPEND = "/runs/{}/budgets/tokens/spend"
@@ -116,9 +117,21 @@ def test_renew_and_release_ignore_a_key(api):
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-def test_a_replayed_grant_says_how_long_it_still_lasts(clock):
-    from tests.api.asking import Api, new_key
+def test_a_replayed_claim_hands_over_the_last_holders_words_to_the_letter(clock):
+    api = Api(new_key("fleet"))
+    api.create("42")
+    token = api.post("/leases/claim", {"owner": "w-1"})["items"][0]["token"]
+    raw = '{"b": 1.50, "a": 1e2, "n": 12345678901234567890}'
+    api.post("/leases/run:42/renew", f'{{"token": {token}, "progress": {raw}}}')
+    clock.advance(seconds=61)
+    first = api.post("/leases/claim", {"owner": "w-2"}, Idempotency_Key="k")
+    again = api.post("/leases/claim", {"owner": "w-2"}, Idempotency_Key="k")
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert f'"progress":{raw}' in first.text
+    assert again.text == first.text
 
+
+def test_a_replayed_grant_says_how_long_it_still_lasts(clock):
     api = Api(new_key("fleet"))
     ask = {"owner": "w-1", "ttl_seconds": 60}
     first = api.post("/leases/u-1/acquire", ask, Idempotency_Key="k")
