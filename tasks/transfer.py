@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from django.db import connection, transaction
 
 from agentstate.store import export as store_export
 from agentstate.store.callers import SCOPES, Caller
-from agentstate.store.commands import ImportRun, RunCreated
+from agentstate.store.commands import OPERATIONS_PER_BATCH, Batch, ImportRun, RunCreated
 from agentstate.store.errors import Refusal
-from agentstate.store.execute import BATCH, Ask, execute_all
+from agentstate.store.execute import execute
 from agentstate.store.models import Run
 from agentstate.store.rules import names
 from tasks.archive import read_archive
@@ -56,8 +57,9 @@ def read_file(path: Path, *, renaming: Renaming = Renaming()) -> RunFile:
         if path.suffix in TRAJECTORY_SUFFIXES
         else read_archive(text=text, name=name)
     )
-    if len(found) > BATCH:
-        raise UnreadableFile(name=name, place="file", reason=f"at most {BATCH} runs in a file")
+    if len(found) > OPERATIONS_PER_BATCH:
+        reason = f"at most {OPERATIONS_PER_BATCH} runs in a file"
+        raise UnreadableFile(name=name, place="file", reason=reason)
     return RunFile(name=name, runs=tuple(_renamed(run, renaming, name) for run in found))
 
 
@@ -94,10 +96,10 @@ def keys_in_the_way(files: Sequence[RunFile]) -> list[str]:
     return sorted(key for key in set(keys) if key in stored or keys.count(key) > 1)
 
 
-def write_file(file: RunFile) -> list[tuple[ImportRun, RunCreated | Refusal]]:
-    """Import the runs of a file in one transaction; each with what came of it."""
-    outcomes = execute_all([Ask(command=run, by=IMPORTER) for run in file.runs])
-    return list(zip(file.runs, outcomes, strict=True))  # type: ignore[arg-type]
+def write_file(file: RunFile) -> tuple[RunCreated, ...]:
+    """Import the runs of a file, all or none. Raises BatchRefused with each one that cannot."""
+    done = execute(Batch(operations=file.runs), by=IMPORTER)
+    return cast("tuple[RunCreated, ...]", done.results)
 
 
 def export(keys: Sequence[str]) -> Iterator[tuple[str, Iterator[str]]]:

@@ -82,16 +82,23 @@ SELECT unit, 'growing tokens', before || ' before ' || token FROM (
     FROM agentstate_leaseterm WHERE %(run)s::text IS NULL OR unit = 'run:' || %(run)s) t
 WHERE before > token
 """
-# Written under a token: only between its acquire and whatever ended it.
+# Written under a token: only after the acquire that gave it, and before whatever ended it.
 _FENCES = """
-SELECT r.key, 'no write under token ' || a.token || ' after event ' || a.seq, 'event ' || e.seq
-FROM agentstate_run r
-JOIN agentstate_event a ON a.run_id = r.id AND a.origin = 'store'
-    AND a.type IN ('lease.acquired', 'lease.reclaimed', 'lease.released')
-JOIN agentstate_event e ON e.run_id = r.id AND e.seq > a.seq
-    AND e.token IS NOT NULL AND e.token < coalesce(
-        (a.data ->> 'spent_token')::bigint, a.token)
-WHERE %(run)s::text IS NULL OR r.key = %(run)s
+SELECT r.key, 'event ' || e.seq || ' under the token of event '
+        || coalesce(e.last_lease_event::text, '(none)'),
+    'token ' || e.token || ' after ' || coalesce(a.type, 'no lease') || ' ' || coalesce(a.token, 0)
+FROM (
+    SELECT run_id, seq, type, origin, token, max(seq) FILTER (
+            WHERE origin = 'store'
+            AND type IN ('lease.acquired', 'lease.released', 'lease.reclaimed'))
+        OVER (PARTITION BY run_id ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+        AS last_lease_event
+    FROM agentstate_event
+    WHERE %(run)s::text IS NULL OR run_id = (SELECT id FROM agentstate_run WHERE key = %(run)s)
+) e JOIN agentstate_run r ON r.id = e.run_id
+LEFT JOIN agentstate_event a ON a.run_id = e.run_id AND a.seq = e.last_lease_event
+WHERE e.token IS NOT NULL AND NOT (e.origin = 'store' AND e.type = 'lease.acquired')
+    AND (a.type IS DISTINCT FROM 'lease.acquired' OR a.token <> e.token)
 """
 _COPIES = """
 SELECT r.key, 'owner ' || coalesce(l.owner, 'nobody') || ', token ' || coalesce(l.token::text, '-'),

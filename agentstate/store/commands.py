@@ -7,6 +7,7 @@ that `execute` returns for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -943,6 +944,7 @@ type Operation = (
     | CommitReservation
     | ReleaseReservation
     | Check
+    | ImportRun
 )
 
 
@@ -1056,6 +1058,7 @@ class ImportedBudget:
         names.check_whole("version", self.version, at_least=1, at_most=2**53 - 1)
         if [e.n for e in self.entries] != list(range(1, len(self.entries) + 1)):
             raise Invalid("entries[].n", "1, 2, 3 … without a hole")
+        _check_once("entries[].id", [e.id for e in self.entries if e.kind == "spend"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1103,6 +1106,14 @@ class ImportRun(Command[RunCreated]):
             raise Invalid("events[].seq", "1, 2, 3 … without a hole")
         if not self.events or self.events[0].type != "run.created":
             raise Invalid("events[0]", "the first event is run.created")
+        _check_once("events[].id", [e.id for e in self.events])
+        _check_once("budgets[].name", [b.name for b in self.budgets])
+
+
+def _check_once(field_name: str, values: Iterable[str | None]) -> None:
+    known = [value for value in values if value is not None]
+    if len(set(known)) != len(known):
+        raise Invalid(field_name, "each one once")
 
 
 # --- keys ----------------------------------------------------------------------------------------

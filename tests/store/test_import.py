@@ -18,7 +18,7 @@ CREATED = ImportedEvent(
     seq=1, version=1, type="run.created", origin="store", data=RawJSON('{"status":"running"}')
 )
 STEP = ImportedEvent(
-    seq=2, version=2, type="step.done", origin="worker", data=RawJSON('{"n": 1.0}'), token=7,
+    seq=2, version=2, type="step.done", origin="worker", data=RawJSON('{"n": 1.0}'),
     add=RawJSON('{"steps_done":1}'), id="e1",
 )  # fmt: skip
 DONE = ImportedEvent(seq=3, version=3, type="run.completed", origin="store")
@@ -64,6 +64,16 @@ def test_a_run_that_was_going_on_goes_on_when_a_worker_claims_it(store, clock):
         ({"events": ()}, "events[0]"),
         (
             {
+                "events": (
+                    CREATED,
+                    ImportedEvent(seq=2, version=2, type="x", origin="worker", token=7),
+                    DONE,
+                )
+            },
+            "events[1].token",
+        ),
+        (
+            {
                 "budgets": (
                     ImportedBudget(
                         name="b",
@@ -89,3 +99,35 @@ def test_a_key_that_is_taken_is_refused(store):
     with pytest.raises(Exists):
         store.ask(a_run())
     assert store.run("42").last_seq == 1
+
+
+def test_an_id_that_is_there_twice_is_refused_with_its_place():
+    twice = (CREATED, STEP, ImportedEvent(**{**_fields(STEP), "seq": 3, "version": 3}))
+    with pytest.raises(Invalid) as refused:
+        a_run(status="running", events=twice)
+    assert refused.value.field == "events[].id"
+    spend = {"kind": "spend", "amount": 1, "spent": 1, "id": "c1"}
+    with pytest.raises(Invalid) as refused:
+        ImportedBudget(
+            name="b",
+            unit="tokens",
+            cap=9,
+            entries=(ImportedEntry(n=1, **spend), ImportedEntry(n=2, **spend)),
+        )
+    assert refused.value.field == "entries[].id"
+
+
+def _fields(row):
+    return {name: getattr(row, name) for name in row.__slots__}
+
+
+def test_a_run_with_another_stores_tokens_goes_on_here_without_a_false_alarm(store, clock):
+    far = ImportedEvent(
+        seq=2, version=2, type="lease.acquired", origin="store", token=2**40,
+        data=RawJSON('{"owner":"w-9"}'),
+    )  # fmt: skip
+    step = ImportedEvent(seq=3, version=3, type="x", origin="worker", token=2**40)
+    store.ask(a_run(status="running", events=(CREATED, far, step), attempt=1))
+    (claim,) = store.claim("w-1").items
+    store.append("42", fence=claim.token)
+    assert audit.verify() == []

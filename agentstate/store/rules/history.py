@@ -50,6 +50,7 @@ def rebuild(
     versions = [e.version for e in ask.events]
     if versions[0] != 1 or any(not 0 <= b - a <= 1 for a, b in pairwise(versions)):
         raise Invalid("events[].version", "1 and then never down, by one at most")
+    _check_tokens(ask.events)
     tokens = [e.token for e in ask.events if e.token is not None]
     run = RunRow(
         id=run_id,
@@ -76,6 +77,20 @@ def rebuild(
         ended_at=(ask.ended_at or ask.events[-1].at or now) if ask.status in TERMINAL else None,
     )
     return run, [_event(e, run_id=run_id, actor=actor, now=now) for e in ask.events]
+
+
+def _check_tokens(events: Iterable[ImportedEvent]) -> None:
+    """Each event that has a token follows the acquire that gave it. Raises Invalid."""
+    current = None
+    for event in events:
+        if event.origin == "store" and event.type == "lease.acquired":
+            current = event.token
+        elif event.token is not None and event.token != current:
+            raise Invalid(
+                f"events[{event.seq - 1}].token", "only after the lease.acquired that gave it"
+            )
+        if event.origin == "store" and event.type in ("lease.released", "lease.reclaimed"):
+            current = None
 
 
 def _event(event: ImportedEvent, *, run_id: UUID, actor: str, now: datetime) -> EventRow:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from agentstate.store.errors import Refusal
+from agentstate.store.errors import BatchRefused
 from tasks.drafts import UnreadableFile
 from tasks.transfer import (
     Renaming,
@@ -61,13 +61,13 @@ class Command(BaseCommand):
             self._write(file)
 
     def _write(self, file: RunFile) -> None:
-        refused = []
-        for run, outcome in write_file(file):
-            if isinstance(outcome, Refusal):
-                refused.append(f"{file.name}: run {run.key}: {outcome.detail}")
-            else:
-                self.stdout.write(
-                    f"{run.key}  {outcome.status}  {outcome.last_seq} events  from {file.name}"
-                )
-        if refused:
-            raise CommandError("\n".join([*refused, "These runs were not imported."]))
+        try:
+            made = write_file(file)
+        except BatchRefused as refused:
+            told = refused.facts["operations"]
+            lines = [
+                f"{file.name}: run {file.runs[one['index']].key}: {one['detail']}" for one in told
+            ]
+            raise CommandError("\n".join([*lines, "Nothing of this file was imported."])) from None
+        for run in made:
+            self.stdout.write(f"{run.run}  {run.status}  {run.last_seq} events  from {file.name}")
