@@ -33,9 +33,14 @@ REF = "#/components/schemas/{model}"
 WAITS = "this address never waits; long polls and streams are under /live/v1"
 
 # What any call may be refused for; those with a body, and those that write.
-ALWAYS: tuple[type[Refusal], ...] = (Invalid, errors.UnstorableText, errors.Unavailable)
+ALWAYS: tuple[type[Refusal], ...] = (
+    Malformed,
+    Invalid,
+    errors.UnstorableText,
+    errors.Unavailable,
+)
 WITH_KEY: tuple[type[Refusal], ...] = (Unauthenticated, errors.NotAllowed)
-WITH_BODY: tuple[type[Refusal], ...] = (Malformed, errors.TooLarge)
+WITH_BODY: tuple[type[Refusal], ...] = (errors.TooLarge,)
 WRITING: tuple[type[Refusal], ...] = (errors.OutcomeUnknown,)
 KEYED: tuple[type[Refusal], ...] = (errors.IdempotencyInFlight, errors.IdempotencyKeyReuse)
 

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any
 
 import ninja.errors
+from django.core.exceptions import SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -118,6 +119,8 @@ def answer_to(request: HttpRequest, raised: Exception | type[Exception]) -> Http
         return problem(request, raised.refusal, status=raised.status)
     if isinstance(raised, ninja.errors.ValidationError):
         return problem(request, _broken_rules(raised.errors))
+    if isinstance(raised, SuspiciousOperation):
+        return problem(request, Malformed(str(raised)))
     if isinstance(raised, Http404):
         return problem(request, NotFound("there is no such address"))
     if isinstance(raised, (OperationalError, InterfaceError)):

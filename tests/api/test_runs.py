@@ -288,6 +288,12 @@ def test_a_parameter_that_breaks_its_rule_is_named(api, query, field):
     assert answer["field"] == field
 
 
+def test_more_parameters_than_anybody_needs_are_refused(api):
+    answer = api.get("/runs?" + "&".join(f"p{n}=1" for n in range(1_001)))
+    assert (answer.status, answer["code"]) == (400, "malformed")
+    assert api.get("/runs?" + "&".join(["status=pending"] * 1_000)).status == 200
+
+
 def test_a_cursor_is_good_for_its_own_list_only(several):
     cursor = several.get("/runs?limit=1&status=pending")["next"]
     assert several.get(f"/runs?limit=3&status=pending&cursor={cursor}").status == 200

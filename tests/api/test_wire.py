@@ -106,6 +106,12 @@ def test_dots_in_an_address_stay_a_name_and_are_refused(served):
     assert answer.startswith(b"HTTP/1.1 422 ")
 
 
+@pytest.mark.parametrize("path", ["runs?q=\u00e9", "runs/\u00e9", "runs?q=%", "runs?%ZZ=1"])
+def test_an_address_with_bytes_that_do_not_belong_there_is_no_fault_of_ours(served, path):
+    answer = raw(served, head(served, path=path, method="GET"))
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200 ")), answer[:200]
+
+
 def test_head_has_no_content_on_the_wire(served):
     served.post("runs", json={"key": "42", "task": "x"})
     answer = raw(served, head(served, path="runs/42", method="HEAD"))

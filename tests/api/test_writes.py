@@ -1,7 +1,9 @@
 """Once: idempotency keys over HTTP (O-10), attempts, and what a refusal leaves behind."""
 
 import pytest
+from django.db import connection
 
+from agentstate.store import rowsql
 from tests.api.asking import Api, new_key
 from tests.store.asking import rows
 
@@ -67,6 +69,22 @@ def test_bad_keys_are_refused_with_the_rule(spender, key):
     assert answer["field"] == "Idempotency-Key"
     assert "characters" in answer["rule"]
     assert spender.get("/runs/r-1/budgets/tokens")["spent"] == 0
+
+
+def test_a_request_whose_first_try_still_runs_is_told_to_come_again(transactional_db):
+    api = Api(new_key("fleet"))
+    api.create("42")
+    first_try = connection.copy()
+    try:
+        first_try.set_autocommit(False)
+        with first_try.cursor() as cursor:
+            cursor.execute(rowsql.TRY_LOCKS, [["key:fleet\x1fk"]])
+        answer = api.append("42", Idempotency_Key="k")
+        assert answer.refused == (409, "idempotency-in-flight")
+        assert (answer["retry"], answer.headers["Retry-After"]) == ("same-request", "1")
+    finally:
+        first_try.close()
+    assert api.append("42", Idempotency_Key="k").status == 201
 
 
 def test_a_key_belongs_to_the_api_key_that_sent_it(spender, with_scopes):
