@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import psycopg
 import pytest
 from django.conf import settings
@@ -14,6 +15,11 @@ from django.test import TransactionTestCase
 from agentstate import postgres
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
 from tests import clock as test_clock
+
+
+# How long an example takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

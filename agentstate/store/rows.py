@@ -1,18 +1,33 @@
 """The rows that rules decide on, as plain frozen dataclasses: what was read under the lock.
 
 They mirror the columns of `models.py` that a decision needs; a decision is a new row, made with
-`dataclasses.replace`, never a changed one.
+`replace`, never a changed one. Without slots, so that a row is copied as one dictionary: a run has
+28 fields, and an append makes a new row of it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from agentstate.store.states import TERMINAL
+
+if TYPE_CHECKING:
+    from dataclasses import replace as replace
+else:
+
+    def replace(row, **changes):
+        """`dataclasses.replace`, ten times as fast for a row."""
+        if not hasattr(row, "__dict__"):
+            return dataclasses.replace(row, **changes)
+        new = object.__new__(type(row))
+        new.__dict__.update(row.__dict__, **changes)
+        return new
+
 
 RUN_UNIT = "run:"
 
@@ -27,7 +42,7 @@ def run_key_of(unit: str) -> str | None:
     return unit.removeprefix(RUN_UNIT) if unit.startswith(RUN_UNIT) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRow:
     """A run's head. `token` is the current fencing token, `last_token` the highest ever given.
 
@@ -90,7 +105,7 @@ class RunRow:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LeaseRow:
     """A unit and who holds it. Free: owner, token and expires_at are None.
 
@@ -141,7 +156,7 @@ class LeaseRow:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TermRow:
     """One term of ownership; `ends_at` None while it is open.
 
@@ -161,7 +176,7 @@ class TermRow:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BudgetRow:
     """A cap and what counts against it, in whole `unit`s. run_id None: shared by many runs."""
 
@@ -195,7 +210,7 @@ class BudgetRow:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EntryRow:
     """A line of a budget's ledger. `n` counts 1, 2, 3 … per budget, without a hole.
 
@@ -219,7 +234,7 @@ class EntryRow:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HoldRow:
     """A reservation. n: the ledger line that made it. state: held, committed, released, dropped,
     late (it was dropped, and the money turned out to be spent)."""
@@ -244,7 +259,7 @@ class HoldRow:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EventRow:
     """A line of a run's log. data, add: JSON texts; version: the run's, once this was written."""
 
@@ -262,7 +277,7 @@ class EventRow:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ActionRow:
     """What an operator did: who, what, to what, why, and what it was before and after."""
 

@@ -426,14 +426,15 @@ XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
 
 
 def records(rows: Iterable[Any]) -> str:
-    """Rows (dataclasses with slots, or mappings) as the text that json_to_recordset reads."""
+    """Rows (of rows.py, or mappings) as the text that json_to_recordset reads."""
     return json.dumps([_members(row) for row in rows], default=_encode, ensure_ascii=False)
 
 
 def _members(row: Any) -> Mapping[str, Any]:
     if isinstance(row, Mapping):
         return row
-    return {name: getattr(row, name) for name in row.__slots__}
+    members: Mapping[str, Any] = row.__dict__
+    return members
 
 
 def _encode(value: Any) -> Any:

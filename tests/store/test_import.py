@@ -118,7 +118,7 @@ def test_an_id_that_is_there_twice_is_refused_with_its_place():
 
 
 def _fields(row):
-    return {name: getattr(row, name) for name in row.__slots__}
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
 
 def test_a_run_with_another_stores_tokens_goes_on_here_without_a_false_alarm(store, clock):

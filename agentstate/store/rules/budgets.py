@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agentstate.store.errors import BudgetExhausted, CapBelowUse
-from agentstate.store.rows import BudgetRow, HoldRow
+from agentstate.store.rows import BudgetRow, HoldRow, replace
 
 
 def check_room(levels: Sequence[BudgetRow], amount: int) -> None:

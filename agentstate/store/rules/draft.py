@@ -7,7 +7,7 @@ in its middle leaves nothing behind, and the next one in the batch sees just wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from agentstate.store.rows import (
     LeaseRow,
     RunRow,
     TermRow,
+    replace,
 )
 
 

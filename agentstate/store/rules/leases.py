@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +23,7 @@ from agentstate.store.errors import (
     Paused,
 )
 from agentstate.store.payloads import write
-from agentstate.store.rows import LeaseRow, RunRow, TermRow
+from agentstate.store.rows import LeaseRow, RunRow, TermRow, replace
 from agentstate.store.states import Status
 
 SHORTEST_TERM = timedelta(microseconds=1)

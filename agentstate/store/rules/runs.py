@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -20,7 +19,7 @@ from agentstate.store.errors import (
     VersionConflict,
 )
 from agentstate.store.payloads import canonical
-from agentstate.store.rows import EventRow, RunRow
+from agentstate.store.rows import EventRow, RunRow, replace
 from agentstate.store.states import OPERATOR_MOVES, TERMINAL, Status, allowed_moves
 
 

@@ -1,7 +1,6 @@
 """Budgets: charge, hold, settle, open, change the cap. Every level gets its ledger line."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -34,6 +33,7 @@ from agentstate.store.rows import (
     EntryRow,
     HoldRow,
     RunRow,
+    replace,
 )
 from agentstate.store.rules import budgets, runs
 from agentstate.store.rules.deciding.desk import Deciding

@@ -1,6 +1,5 @@
 """Leases: acquire, renew, release, reclaim, claim what waits, tell of what lapsed."""
 
-from dataclasses import replace
 from typing import Any
 
 from agentstate.store.commands import (
@@ -28,6 +27,7 @@ from agentstate.store.payloads import RawJSON, write
 from agentstate.store.rows import (
     LeaseRow,
     RunRow,
+    replace,
     run_key_of,
 )
 from agentstate.store.rules import leases

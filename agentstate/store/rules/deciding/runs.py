@@ -1,7 +1,6 @@
 """Runs: create, append, patch, move."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from agentstate.store.callers import Caller
@@ -33,6 +32,7 @@ from agentstate.store.rows import (
     EventRow,
     LeaseRow,
     RunRow,
+    replace,
     run_key_of,
 )
 from agentstate.store.rules import expect, leases, runs
@@ -120,6 +120,7 @@ def _append_events(
     token: int | None,
     version: int,
     add: str | None = None,
+    counters: Mapping[str, int] | None = None,
 ) -> RunRow:
     """Number the events after `run.last_seq`; `add` rides on the last one."""
     now, last = on.draft.now, run.last_seq + len(events)
@@ -140,7 +141,8 @@ def _append_events(
                 at=now,
             )
         )
-    return replace(run, last_seq=last, version=version, updated_at=now)
+    counters = run.counters if counters is None else counters
+    return replace(run, last_seq=last, version=version, updated_at=now, counters=counters)
 
 
 def append(ask: Append, on: Deciding) -> Appended:
@@ -161,7 +163,7 @@ def append(ask: Append, on: Deciding) -> Appended:
     runs.check_version(run, ask.if_match)
     runs.check_seq(run, ask.expected_seq)
     first_seq = run.last_seq + 1
-    counters = _added(run, ask.add)
+    counters = _added(run, ask.add) if ask.add else run.counters
     run = _append_events(
         run,
         ask.events,
@@ -169,8 +171,9 @@ def append(ask: Append, on: Deciding) -> Appended:
         token=ask.fence,
         version=run.version + 1,
         add=write(ask.add) if ask.add else None,
+        counters=counters,
     )
-    run = draft.put_run(replace(run, counters=counters))
+    draft.put_run(run)
     last_seq = run.last_seq
     spent = tuple(make_charge(run, charge, on, token=ask.fence) for charge in ask.spend)
     if ask.to is not None:
