@@ -16,7 +16,6 @@ from agentstate import postgres
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
 from tests import clock as test_clock
 
-
 # How long an example takes says more about what else the machine does than about the code.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
