@@ -18,8 +18,8 @@ VALUES_MAX = 20
 LEASE_STATES = ("live", "lapsed", "free")
 LIVE = tuple(str(status) for status in Status if status not in TERMINAL)
 UNITS = {"m": 60, "h": 3600, "d": 86_400}
-ALIASES = {"worker": "owner", "run": "key"}
-FIELDS = ("status", "task", "key", "owner", "tag", "lease", "since", "budget")
+ALIASES = {"owner": "worker", "run": "key"}
+FIELDS = ("status", "task", "key", "worker", "tag", "lease", "since", "budget")
 
 _PART = re.compile(
     r'(?P<sign>-?)(?P<field>[A-Za-z_.]+):(?P<value>"[^"]*"?|[^\s"]*)|(?P<word>"[^"]*"?|[^\s"]+)'

@@ -88,7 +88,7 @@ def _condition(field: str, value: str, now: datetime) -> Q:
             return Q(task__icontains=value)
         case "key":
             return Q(key__startswith=value)
-        case "owner":
+        case "worker":
             return Q(owner__startswith=value)
         case "tag":
             return Q(tags__contains=[value])
