@@ -80,6 +80,7 @@ class Lane:
     overdue: tuple[float, float] | None = None
     ended: str = ""
     open: bool = False
+    end_x: float = 0.0
     dots: list[PlacedDot] = field(default_factory=list)
 
 
@@ -260,6 +261,7 @@ def _lane(
         overdue=(scale.x(solid), scale.x(last)) if last > solid else None,
         ended=span.ended,
         open=still and span.lapsed_at is None,
+        end_x=scale.x(last),
         dots=_place(scale, dots),
     )
 
@@ -313,7 +315,7 @@ def _bands(scale: Scale, spans: Sequence[Span], end: datetime) -> list[Band]:
     for span in spans:
         if span.starts_at > free_from:
             found.append(_band(scale, free_from, span.starts_at))
-        free_from = span.ends_at or span.lapsed_at or end
+        free_from = span.lapsed_at or span.ends_at or end
     if free_from < end:
         found.append(_band(scale, free_from, end))
     return [band for band in found if band.width >= 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -14,9 +15,9 @@ from django.utils.http import content_disposition_header, urlencode
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentstate import store
+from agentstate.store import errors
 from agentstate.store.commands import Transition
-from agentstate.store.errors import Invalid, NotAllowed, Refusal
-from agentstate.store.models import Event, LeaseTerm
+from agentstate.store.models import Event, LeaseTerm, OperatorAction, Refusal
 from agentstate.store.states import TERMINAL
 from dashboard import payloads, sentences, timeline
 from dashboard.access import MOVES, allowed_actions
@@ -24,7 +25,7 @@ from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
 from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import story as queries
 from dashboard.queries.clock import database_now
-from dashboard.queries.story import EventFilter, EventPage, Head
+from dashboard.queries.story import EventFilter, EventPage, Head, Mark
 from dashboard.queries.terms import Term
 from dashboard.templatetags.console import stamp
 
@@ -222,60 +223,65 @@ def show_timeline(request: ConsoleRequest, key: str) -> HttpResponseBase:
 
 
 def draw(head: Head) -> timeline.Drawing:
-    run, now = head.run, head.now
-    terms = queries.read_terms(f"run:{run.key}")
-    dots = [
-        timeline.Dot(
-            at=mark.at,
-            token=mark.token,
-            kind="store" if mark.origin == "store" else "worker",
-            title=f"{mark.first_seq} {mark.type} at {stamp(mark.at)}"
-            if mark.count == 1
-            else f"{mark.count} events from number {mark.first_seq} on",
-            seq=mark.first_seq,
-            count=mark.count,
-        )
-        for mark in queries.read_marks(run, now=now)
-    ]
-    dots += [
-        timeline.Dot(
-            at=refusal.at,
-            token=refusal.token_sent,
-            kind="refused",
-            title=f"{refusal.code}: {refusal.worker or refusal.actor} {refusal.operation}"
-            f" at {stamp(refusal.at)}",
-        )
-        for refusal in queries.read_refusals(run.id, limit=queries.REFUSALS_DRAWN)
-        if refusal.at >= run.created_at
-    ]
-    dots += [
-        timeline.Dot(
-            at=action.at,
-            token=None,
-            kind="action",
-            title=f"{action.actor.removeprefix('person:')}: {action.action}"
-            + (f" “{action.reason}”" if action.reason else ""),
-        )
-        for action in queries.read_actions(run.id)
-    ]
+    """The timeline of a run: its terms, its events, what was refused, what operators did."""
+    run = head.run
+    actions = queries.read_actions(run.id)
+    reclaimed = {action.before.get("token"): action.at for action in actions}
     return timeline.draw(
         start=run.created_at,
-        now=now,
+        now=head.now,
         ended_at=run.ended_at if run.status in TERMINAL else None,
-        spans=[span_of(term, head) for term in terms],
-        dots=dots,
+        spans=[
+            span_of(term, head, reclaimed.get(term.token))
+            for term in queries.read_terms(f"run:{run.key}")
+        ],
+        dots=[
+            *(event_dot(mark) for mark in queries.read_marks(run, now=head.now)),
+            *(
+                refusal_dot(refusal)
+                for refusal in queries.read_refusals(run.id, limit=queries.REFUSALS_DRAWN)
+                if refusal.at >= run.created_at
+            ),
+            *(action_dot(action) for action in actions),
+        ],
     )
 
 
-def span_of(term: Term, head: Head) -> timeline.Span:
-    lease, now = head.lease, head.now
-    ends_at = term.ends_at
-    lapsed_at = None
-    if lease is not None and lease.token == term.token:
+def event_dot(mark: Mark) -> timeline.Dot:
+    alone = f"{mark.first_seq} {mark.type} at {stamp(mark.at)}"
+    many = f"{mark.count} events from number {mark.first_seq} on"
+    return timeline.Dot(
+        at=mark.at,
+        token=mark.token,
+        kind="store" if mark.origin == "store" else "worker",
+        title=alone if mark.count == 1 else many,
+        seq=mark.first_seq,
+        count=mark.count,
+    )
+
+
+def refusal_dot(refusal: Refusal) -> timeline.Dot:
+    who = refusal.worker or refusal.actor
+    title = f"{refusal.code}: {who} {refusal.operation} at {stamp(refusal.at)}"
+    return timeline.Dot(at=refusal.at, token=refusal.token_sent, kind="refused", title=title)
+
+
+def action_dot(action: OperatorAction) -> timeline.Dot:
+    reason = f" “{action.reason}”" if action.reason else ""
+    title = f"{action.actor.removeprefix('person:')}: {action.action}{reason}"
+    return timeline.Dot(at=action.at, token=None, kind="action", title=title)
+
+
+def span_of(term: Term, head: Head, reclaimed_at: datetime | None) -> timeline.Span:
+    """A term as it is drawn. A lapsed one that was reclaimed later is overdue until then."""
+    ends_at, lapsed_at, ended = term.ends_at, None, term.ended or ""
+    if head.lease is not None and head.lease.token == term.token:
         ends_at = None
-        lapsed_at = lease.expires_at if lease.expires_at and lease.expires_at <= now else None
-    ended = term.ended or ("lapsed" if lapsed_at else "")
-    told = {"reclaimed": f"reclaimed by {(term.ended_by or '').removeprefix('person:')}"}
+        lapsed_at = None if head.live else head.lease.expires_at
+    if ended == "reclaimed" and ends_at and reclaimed_at and ends_at < reclaimed_at:
+        lapsed_at, ends_at = ends_at, reclaimed_at
+    how = f"reclaimed by {(term.ended_by or '').removeprefix('person:')}"
+    told = how if ended == "reclaimed" else ended or ("lapsed" if lapsed_at else "holds it")
     return timeline.Span(
         token=term.token,
         owner=term.owner,
@@ -283,7 +289,7 @@ def span_of(term: Term, head: Head) -> timeline.Span:
         ends_at=ends_at,
         lapsed_at=lapsed_at,
         ended=ended,
-        title=f"{term.owner}, token {term.token}: {told.get(ended, ended or 'holds it')}",
+        title=f"{term.owner}, token {term.token}: {told}",
     )
 
 
@@ -304,7 +310,7 @@ def ask(
     head: Head,
     action: str,
     *,
-    refused: Refusal | None = None,
+    refused: errors.Refusal | None = None,
     error: str = "",
     status: int = 200,
 ) -> HttpResponseBase:
@@ -331,11 +337,11 @@ def carry_out(request: ConsoleRequest, head: Head, action: str) -> HttpResponseB
     try:
         command = Transition(run=head.run.key, to=MOVES[action], from_status=seen, reason=reason)
         store.execute(command, by=request.access.caller, under=form_circumstances(request))
-    except NotAllowed as refused:
+    except errors.NotAllowed as refused:
         raise PermissionDenied(refused.detail) from None
-    except Invalid as refused:
+    except errors.Invalid as refused:
         return ask(request, head, action, error=refused.rule, status=422)
-    except Refusal as refused:
+    except errors.Refusal as refused:
         fresh = read_head(head.run.key) or head
         return ask(request, fresh, action, refused=refused, status=409)
     messages.success(request, DONE[action].format(key=head.run.key), extra_tags="check-circle")

@@ -8,7 +8,7 @@ from dashboard.filters import Clause, Filter
 
 
 def test_a_filter_is_read_and_written_back_as_it_was_typed():
-    text = 'status:running,paused -tag:nightly owner:w-3 "audit checkout" word'
+    text = 'status:running,paused -tag:nightly worker:w-3 "audit checkout" word'
 
     assert filters.parse(text).text == text
 
@@ -24,8 +24,8 @@ def test_fields_signs_alternatives_and_loose_words_are_told_apart():
     assert found.problems == []
 
 
-def test_worker_and_run_are_other_names_for_owner_and_key():
-    assert [c.field for c in filters.parse("worker:w-3 run:42").clauses] == ["owner", "key"]
+def test_owner_and_run_are_other_names_for_worker_and_key():
+    assert [c.field for c in filters.parse("owner:w-3 run:42").clauses] == ["worker", "key"]
 
 
 @pytest.mark.parametrize(
