@@ -93,7 +93,9 @@ class Supervisor:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: self.signals.append(time.monotonic()))
+            # Started by nohup it shall outlive the terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda *_: self.signals.append(time.monotonic()))
         self._start_janitor()
         return self
 

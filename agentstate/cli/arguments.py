@@ -33,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 0, 1 it failed, 2 asked wrongly, 130 Ctrl-C."""
     # Both end a command as Ctrl-C does, so that what it started is ended too.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, signal.default_int_handler)
     try:
         if argv and argv[0] in PASSED_ON:
             return PASSED_ON[argv[0]](argv[1:])

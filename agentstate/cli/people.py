@@ -97,11 +97,12 @@ def end_key(*, name: str, reason: str) -> None:
     """Revoke a key. A database that is gone costs a line only: this is on the way out."""
     from django.db import DatabaseError
 
+    from agentstate.store.errors import Refusal
     from agentstate.store.keys import revoke_key
 
     try:
         revoke_key(name=name, by=_whoever_runs_this(), reason=reason)
-    except DatabaseError as error:
+    except (DatabaseError, Refusal) as error:
         progress(f"key {name} is still valid: {' '.join(str(error).split())}")
 
 

@@ -1,0 +1,38 @@
+import re
+import stat
+import subprocess
+import sys
+
+from tests.bootstrap.conftest import ROOT
+from tests.bootstrap.sites import environment
+
+READ = re.compile(r"\b((?:AGENTSTATE|CELERY|DATABASE)_[A-Z0-9_]*[A-Z0-9])\b")
+SHOW = "from agentstate import settings as s; print(s.SECRET_KEY)"
+
+
+def key_of(home) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW], cwd=ROOT, env=environment(home), text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_every_variable_is_in_the_documents():
+    sources = [ROOT / "agentstate" / "settings.py", ROOT / "agentstate" / "embedded.py"]
+    read = set()
+    for source in sources:
+        for call in re.findall(r'env\.\w+\(\s*"(\w+)"', source.read_text()):
+            read.add(call)
+    told = set(READ.findall((ROOT / "docs" / "settings.md").read_text()))
+    assert read
+    assert read - told == set()
+
+
+def test_the_secret_key_is_made_once_and_only_its_owner_can_read_it(tmp_path):
+    home = tmp_path / "home"
+    first = key_of(home)
+    assert len(first) >= 50
+    assert key_of(home) == first
+    assert stat.S_IMODE((home / "secret-key").stat().st_mode) == 0o600
+    assert [path.name for path in home.iterdir()] == ["secret-key"]
