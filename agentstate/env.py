@@ -4,14 +4,25 @@ Every variable that the product reads is read through a function of this module,
 error is one clear line at start and never a surprise at night. An empty variable counts as unset.
 """
 
+import json
 import os
 import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 YES = frozenset({"1", "true", "yes", "on"})
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 NO = frozenset({"0", "false", "no", "off"})
+
+# The store's rules, which need Django to be imported; a test holds the two against each other.
+BUDGET_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@~-]{0,62}[A-Za-z0-9])?")
+CAP_MAX = 2**53 - 1
+BUDGETS_MAX = 20
+BUDGETS_RULE = (
+    'a JSON list of up to 20 budgets like {"name": "tokens", "unit": "tokens", "cap": 500000},'
+    " each name once; parent, a shared budget, may be given as well"
+)
 
 
 class BadSetting(Exception):
@@ -69,6 +80,37 @@ def seconds(name: str, *, default: int, at_least: int, at_most: int) -> int:
         return integer(name, default=default, at_least=at_least, at_most=at_most)
     except BadSetting as bad:
         raise BadSetting(name, bad.value, bad.rule.replace("number", "number of seconds")) from None
+
+
+def age_seconds(name: str, *, at_most: int) -> int | None:
+    """How long something is kept, in whole seconds; None when it is not set: for ever."""
+    return seconds(name, default=0, at_least=1, at_most=at_most) or None
+
+
+def budgets(name: str) -> tuple[dict[str, Any], ...]:
+    """Budgets as a JSON list, each with name and cap, and where it is given unit and parent."""
+    value = text(name, default="[]")
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        raise BadSetting(name, value, BUDGETS_RULE) from None
+    if not isinstance(found, list) or len(found) > BUDGETS_MAX or not all(map(_is_budget, found)):
+        raise BadSetting(name, value, BUDGETS_RULE)
+    if len({budget["name"] for budget in found}) != len(found):
+        raise BadSetting(name, value, BUDGETS_RULE)
+    return tuple(found)
+
+
+def _is_budget(found: Any) -> bool:
+    if not isinstance(found, dict) or not {"name", "cap"} <= set(found):
+        return False
+    named = {member: value for member, value in found.items() if member != "cap"}
+    return (
+        set(named) <= {"name", "unit", "parent"}
+        and all(isinstance(v, str) and BUDGET_NAME.fullmatch(v) for v in named.values())
+        and type(found["cap"]) is int
+        and 0 <= found["cap"] <= CAP_MAX
+    )
 
 
 def words(name: str, *, default: tuple[str, ...] = ()) -> list[str]:

@@ -189,6 +189,11 @@ SECURE_CSP: dict[str, list[str]] = {
     "frame-ancestors": [CSP.NONE],
 }
 
+# Of runs that are created without saying so. Retention counts from the end of a run; unset keeps
+# runs for ever. Shorter: less to look back on. A budget that a run does not bring gets this cap.
+DEFAULT_RETAIN_SECONDS = env.age_seconds("AGENTSTATE_RETAIN_SECONDS", at_most=10 * 366 * 86_400)
+DEFAULT_BUDGETS = env.budgets("AGENTSTATE_DEFAULT_BUDGETS")
+
 LOG_LEVEL = env.choice(
     "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")
 )

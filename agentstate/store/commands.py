@@ -276,7 +276,8 @@ class Transition(Command[Moved]):
     """Move a run to another status; a terminal move ends its lease.
 
     Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal, IllegalTransition,
-    VersionConflict, NotAllowed (an operator without the token may only cancel, pause, resume).
+    VersionConflict, ExpectationFailed, NotAllowed (an operator without the token may only cancel,
+    pause, resume).
     """
 
     run: str
@@ -284,6 +285,7 @@ class Transition(Command[Moved]):
     from_status: str | None = None
     result: RawJSON | None = None
     reason: str = ""
+    expect: dict[str, Any] = field(default_factory=dict)
     if_match: int | None = None
     fence: int | None = None
 
@@ -294,6 +296,7 @@ class Transition(Command[Moved]):
             _check_status("from", self.from_status, tuple(str(s) for s in MOVES))
         _check_result(self.result, self.to)
         names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
+        _set(self, expect=check_clauses(self.expect))
         _check_version("If-Match", self.if_match)
         _check_fence(self.fence)
 
@@ -970,6 +973,32 @@ class Batch(Command[BatchDone]):
             raise Invalid("operations", f"1 to {OPERATIONS_PER_BATCH} operations")
 
 
+# --- the feed ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSet(Result):
+    consumer: str
+    position: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetCheckpoint(Command[CheckpointSet]):
+    """Say how far a consumer has read the feed; the first time makes the consumer.
+
+    It never goes back, and holds no retention up. The same position again is harmless. Refuses
+    VersionConflict (a lower one; `current` has the position), Invalid (beyond the feed's last).
+    """
+
+    consumer: str
+    position: int
+
+    def __post_init__(self) -> None:
+        names.check_worker("consumer", self.consumer)
+        names.check_whole("position", self.position, at_least=0, at_most=2**53 - 1)
+
+
 # --- import --------------------------------------------------------------------------------------
 
 
@@ -1117,6 +1146,26 @@ def _check_once(field_name: str, values: Iterable[str | None]) -> None:
 
 
 # --- keys ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteRefused(Command[Result]):
+    """A call by one who has none of the scopes that it needs; refused, so that it is written down.
+
+    operation: what was called. run, unit: what it was about, if it named one.
+    Refuses NotAllowed, always.
+    """
+
+    operation: str
+    scopes: tuple[str, ...]
+    run: str | None = None
+    unit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.run is not None:
+            names.check_run_key("run", self.run)
+        if self.unit is not None:
+            names.check_unit("unit", self.unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

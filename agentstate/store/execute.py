@@ -8,6 +8,7 @@ design.md, section 3, says why each step is where it is.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 import time
@@ -35,6 +36,7 @@ from agentstate.store.commands import (
     NoteLapsed,
     PutTelemetry,
     Result,
+    SetCheckpoint,
 )
 from agentstate.store.errors import (
     IdempotencyInFlight,
@@ -321,6 +323,9 @@ class _Batch:
             wanted_ids = sorted({budget_id for budget_id, _ in dead})
             budgets += _rows(cursor, sql.LOCK_BUDGETS_BY_ID, [wanted_ids], sql.read_budget)
         dead += self._dead_holds_in_the_way(cursor, parts, budgets)
+        consumers = sorted({part.consumer for part in parts if part.consumer})
+        if consumers:
+            cursor.execute(sql.LOCK_CONSUMERS, [consumers])
         draft = Draft(self._look(cursor, parts, leases, runs, budgets))
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets, dead)
         draft.leases.update({row.unit: row for row in leases})
@@ -462,12 +467,21 @@ class _Batch:
         if any(part.drains_of_holders for part in parts):
             owners = {lease.owner for lease in leases if lease.owner}
             names |= owners | {owner.split("~")[0] for owner in owners}
+        api_keys = sorted({name for part in parts for name in part.api_keys})
+        if api_keys:
+            cursor.execute(sql.TAKEN_KEYS, [api_keys])
+            facts.api_keys = frozenset(name for (name,) in cursor.fetchall())
         if names:
             cursor.execute(sql.DRAINS, [sorted(names)])
             facts.drains = {
                 name: {"reason": reason, "by": by, "at": at}
                 for name, reason, by, at in cursor.fetchall()
             }
+        consumers = sorted({part.consumer for part in parts if part.consumer})
+        if consumers:
+            cursor.execute(sql.CONSUMERS, [consumers])
+            position, stand = cursor.fetchone()
+            facts.feed_position, facts.consumers = position or 0, json.loads(stand or "{}")
         return facts
 
     # --- decide ----------------------------------------------------------------------------------
@@ -613,6 +627,7 @@ class _Batch:
                 "fingerprint": fingerprint.hex(),
                 "kind": kind,
                 "answer": answer,
+                "request_id": item.ask.under.request_id,
                 "at": now,
             }
 
@@ -775,12 +790,18 @@ def _save_drain(cursor: Any, now: datetime, *, ask: DrainWorker, by: str) -> Non
     cursor.execute(sql.SAVE_DRAIN, values)
 
 
+def _save_checkpoint(cursor: Any, now: datetime, *, ask: SetCheckpoint, by: str) -> None:
+    values = {"name": ask.consumer, "position": ask.position, "by": by, "at": now}
+    cursor.execute(sql.SAVE_CHECKPOINT, values)
+
+
 _OTHER: dict[str, Callable[..., None]] = {
     "create-key": _create_key,
     "revoke-key": _revoke_key,
     "telemetry": _save_telemetry,
     "worker": _save_worker,
     "drain": _save_drain,
+    "checkpoint": _save_checkpoint,
 }
 
 

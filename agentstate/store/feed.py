@@ -1,4 +1,5 @@
-"""The feed: every change of every run in one order, from one mover, and the hint that it moved.
+"""The feed: every change of every run in one order, from one mover, and the hint that it moved;
+and what its readers ask for.
 
 A writer leaves an outbox row in its own transaction. Whoever gets the mover's lock takes all rows
 that are visible and gives them the next positions. A run's next append cannot begin before the one
@@ -13,17 +14,23 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from django.db import DatabaseError, connection, transaction
 
 from agentstate.store import minutes
+from agentstate.store.errors import CursorExpired, Invalid, NotFound
 
 CHANNEL = "agentstate"
 ADVISORY_LOCK = 7207
 ROWS_PER_PASS = 5_000
 HINT_BYTES_MAX = 7_000
 SHORTEST_PAUSE_SECONDS = 0.05
+# What one read looks at when it searches for types: enough to get on, little enough to be quick.
+ROWS_PER_SEARCH = 2_000
 
 MOVE = """
 WITH taken AS (
@@ -143,3 +150,167 @@ class Mover:
 
 
 MOVER = Mover()
+
+
+# --- for readers ---------------------------------------------------------------------------------
+
+# One snapshot for all of it. A row of the feed is all that one batch wrote for a run, so no page
+# can split it. Rows of runs that are past their retention, or gone, are passed over.
+READ = """
+WITH bounds AS (
+    SELECT coalesce((SELECT position FROM agentstate_feedhead WHERE id = 1), 0) AS latest,
+        (SELECT min(position) FROM agentstate_feed) AS earliest
+), scanned AS MATERIALIZED (
+    SELECT * FROM agentstate_feed WHERE position > %(after)s ORDER BY position LIMIT %(rows)s
+), found AS (
+    SELECT f.* FROM scanned f JOIN agentstate_run r ON r.id = f.run_id
+    WHERE (r.expires_at IS NULL OR r.expires_at > agentstate_now() OR r.hold)
+        AND (NOT %(chosen)s OR f.types && %(types)s::text[] OR EXISTS (
+            SELECT FROM unnest(f.types) AS t, unnest(%(prefixes)s::text[]) AS p
+            WHERE starts_with(t, p)))
+    ORDER BY f.position LIMIT %(limit)s
+)
+SELECT b.latest, b.earliest, (SELECT max(position) FROM scanned),
+    f.position, f.run_key, f.first_seq, f.last_seq, f.version, f.types, f.at
+FROM bounds b LEFT JOIN found f ON true ORDER BY f.position
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one batch wrote for a run: events `first_seq` to `last_seq`, of these types."""
+
+    position: int
+    run: str
+    first_seq: int
+    last_seq: int
+    version: int
+    types: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPage:
+    """position: where to go on from, also when nothing was found. latest: the feed's last one."""
+
+    items: tuple[Change, ...]
+    position: int
+    latest: int
+
+
+def read(*, after: int, types: Sequence[str] = (), limit: int) -> FeedPage:
+    """Up to `limit` changes behind the position `after`, in the feed's order.
+
+    types: only changes with an event of one of these types; `run.*` stands for all that begin with
+    `run.`. A read looks at a bounded number of rows: go on from `position` until it is `latest`.
+    Raises CursorExpired (earliest, latest) when what follows `after` is no longer kept, Invalid
+    when the feed has not come so far.
+    """
+    rows = _rows(READ, _wanted(after, types, limit))
+    latest, earliest, scanned = rows[0][:3]
+    _check_kept(after, latest, earliest)
+    items = tuple(_change(row[3:]) for row in rows if row[3] is not None)
+    full = len(items) == limit
+    position = items[-1].position if full else max(after, scanned or 0)
+    return FeedPage(items=items, position=position, latest=latest)
+
+
+def _wanted(after: int, types: Sequence[str], limit: int) -> dict[str, Any]:
+    return {
+        "after": after,
+        "chosen": bool(types),
+        "types": [name for name in types if not name.endswith("*")],
+        "prefixes": [name.removesuffix("*") for name in types if name.endswith("*")],
+        "rows": max(ROWS_PER_SEARCH, limit) if types else limit,
+        "limit": limit,
+    }
+
+
+def _check_kept(after: int, latest: int, earliest: int | None) -> None:
+    first_kept = latest + 1 if earliest is None else earliest
+    if after > latest:
+        # Whoever waited there would miss everything up to it.
+        raise Invalid("after", f"at most {latest}, the feed's last position", latest=latest)
+    if after + 1 < first_kept:
+        raise CursorExpired(
+            f"what follows {after} is no longer kept; the feed begins at {first_kept}",
+            earliest=first_kept,
+            latest=latest,
+        )
+
+
+def _change(row: Sequence[Any]) -> Change:
+    position, run, first_seq, last_seq, version, types, at = row
+    return Change(
+        position=position,
+        run=run,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        version=version,
+        types=tuple(types),
+        at=at,
+    )
+
+
+# --- consumers -----------------------------------------------------------------------------------
+
+_CONSUMERS = """
+SELECT c.name, c.position, c.principal, c.at, h.latest - c.position,
+    coalesce(extract(epoch FROM agentstate_now() - (
+        SELECT f.at FROM agentstate_feed f WHERE f.position > c.position ORDER BY f.position LIMIT 1
+    )), 0)::double precision,
+    c.position + 1 < coalesce((SELECT min(position) FROM agentstate_feed), h.latest + 1)
+FROM agentstate_feedconsumer c,
+    (SELECT coalesce(max(position), 0) AS latest FROM agentstate_feedhead) AS h
+"""
+CONSUMERS = f"{_CONSUMERS} WHERE c.name > %(after)s ORDER BY c.name LIMIT %(limit)s"
+CONSUMER = f"{_CONSUMERS} WHERE c.name = %(name)s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """How far somebody has read. lag: positions behind the last one; lag_seconds: the age of the
+    first change that is not read. expired: what follows is no longer kept. principal: who said so
+    last, at `at`.
+    """
+
+    name: str
+    position: int
+    principal: str
+    at: datetime
+    lag: int
+    lag_seconds: float
+    expired: bool
+
+
+def consumers(*, after: str = "", limit: int) -> tuple[Consumer, ...]:
+    """Consumers by name, those behind the name `after`."""
+    return tuple(_consumer(row) for row in _rows(CONSUMERS, {"after": after, "limit": limit}))
+
+
+def consumer(name: str) -> Consumer:
+    """One consumer. Raises NotFound for one that has never said where it is."""
+    rows = _rows(CONSUMER, {"name": name})
+    if not rows:
+        raise NotFound(f"no consumer {name}", consumer=name)
+    return _consumer(rows[0])
+
+
+def _consumer(row: Sequence[Any]) -> Consumer:
+    name, position, principal, at, lag, lag_seconds, expired = row
+    return Consumer(
+        name=name,
+        position=position,
+        principal=principal,
+        at=at,
+        lag=lag,
+        # A database's clock that was set back.
+        lag_seconds=max(0.0, lag_seconds),
+        expired=expired,
+    )
+
+
+def _rows(statement: str, params: dict[str, Any]) -> list[Sequence[Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, params)
+        return list(cursor.fetchall())

@@ -66,8 +66,6 @@ def create_key(
     """Make a key. Raises Invalid (an unknown scope, none, a name that is taken), NotAllowed."""
     if not scopes or not set(scopes) <= set(SCOPES):
         raise Invalid("scopes", f"one or more of {', '.join(SCOPES)}")
-    if _is_taken(name):
-        raise Invalid("name", "a name that no key has or had: it stands beside what the key did")
     key_id, secret = uuid4(), secrets.token_urlsafe(SECRET_BYTES)
     salt = secrets.token_bytes(SALT_BYTES)
     ordered = tuple(scope for scope in SCOPES if scope in scopes)

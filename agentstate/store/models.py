@@ -122,6 +122,13 @@ class Event(models.Model):
                 name="event_id_is_unique_in_its_run",
             ),
         ]
+        indexes = [
+            models.Index(
+                fields=["request_id"],
+                condition=Q(request_id__isnull=False),
+                name="event_by_request",
+            ),
+        ]
 
 
 class Lease(models.Model):
@@ -269,6 +276,13 @@ class BudgetEntry(models.Model):
                 name="charge_id_is_unique_in_its_run",
             ),
         ]
+        indexes = [
+            models.Index(
+                fields=["request_id"],
+                condition=Q(request_id__isnull=False),
+                name="entry_by_request",
+            ),
+        ]
 
 
 class Reservation(models.Model):
@@ -387,6 +401,7 @@ class IdempotencyRecord(models.Model):
     fingerprint = models.BinaryField()
     kind = models.TextField()
     answer = JSONTextField()
+    request_id = models.TextField(null=True)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     replays = models.IntegerField(default=0)
@@ -420,6 +435,11 @@ class Refusal(models.Model):
         indexes = [
             models.Index(F("at").desc(), F("id").desc(), name="refusal_newest"),
             models.Index("run", F("id").desc(), name="refusal_of_run"),
+            models.Index(
+                fields=["request_id"],
+                condition=Q(request_id__isnull=False),
+                name="refusal_by_request",
+            ),
         ]
 
 
@@ -478,7 +498,14 @@ class OperatorAction(models.Model):
     request_id = models.TextField(null=True)
 
     class Meta:
-        indexes = [models.Index(F("at").desc(), F("id").desc(), name="action_newest")]
+        indexes = [
+            models.Index(F("at").desc(), F("id").desc(), name="action_newest"),
+            models.Index(
+                fields=["request_id"],
+                condition=Q(request_id__isnull=False),
+                name="action_by_request",
+            ),
+        ]
 
 
 class ApiKey(models.Model):

@@ -24,6 +24,7 @@ from agentstate.store.commands import (
     DropDeadHolds,
     ImportRun,
     NoteLapsed,
+    NoteRefused,
     Patch,
     PutTelemetry,
     ReclaimLease,
@@ -32,6 +33,7 @@ from agentstate.store.commands import (
     RenewLease,
     Reserve,
     RevokeKey,
+    SetCheckpoint,
     SignalRun,
     Spend,
     Transition,
@@ -51,6 +53,8 @@ class Plan:
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
     wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
     workers: whose drain it asks about; drains_of_holders: that of whoever holds its units.
+    consumer: of the feed, whose checkpoint it sets.
+    api_keys: names that may be taken.
     """
 
     operation: str
@@ -72,7 +76,9 @@ class Plan:
     wanted: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Plan, ...] = ()
     workers: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
     drains_of_holders: bool = False
+    consumer: str | None = None
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -147,7 +153,11 @@ def _transition(ask: Transition) -> Plan:
         budgets=((ask.run, None),) if ask.to in TERMINAL else (),
         all_holds=ask.to in TERMINAL,
         token_sent=ask.fence,
-        wanted=_wanted(**{"to": ask.to, "from": ask.from_status, "if_match": ask.if_match}),
+        wanted=_wanted(
+            **{"to": ask.to, "from": ask.from_status},
+            if_match=ask.if_match,
+            expect=ask.expect,
+        ),
     )
 
 
@@ -308,6 +318,15 @@ def _announce(ask: AnnounceWorker) -> Plan:
     )
 
 
+def _checkpoint(ask: SetCheckpoint) -> Plan:
+    return Plan(
+        operation="checkpoint",
+        worker=ask.consumer,
+        wanted={"position": ask.position},
+        consumer=ask.consumer,
+    )
+
+
 def _check(ask: Check) -> Plan:
     return Plan(operation="check", run=ask.run, runs=(ask.run,), token_sent=ask.fence)
 
@@ -325,6 +344,16 @@ def _composite(ask: Batch) -> Plan:
 
 def _import(ask: ImportRun) -> Plan:
     return Plan(operation="import", run=ask.key, runs=(ask.key,))
+
+
+def _refused(ask: NoteRefused) -> Plan:
+    return Plan(
+        operation=ask.operation,
+        run=ask.run,
+        unit=ask.unit,
+        runs=(ask.run,) if ask.run is not None else (),
+        wanted={"scopes": list(ask.scopes)},
+    )
 
 
 _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
@@ -350,9 +379,11 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     AnnounceWorker: _announce,
     DrainWorker: lambda ask: Plan(operation="drain", worker=ask.worker),
     CarryOutDeadlines: lambda ask: Plan(operation="deadlines"),
+    SetCheckpoint: _checkpoint,
     Check: _check,
     Batch: _composite,
     ImportRun: _import,
-    CreateKey: lambda ask: Plan(operation="create-key"),
+    NoteRefused: _refused,
+    CreateKey: lambda ask: Plan(operation="create-key", api_keys=(ask.name,)),
     RevokeKey: lambda ask: Plan(operation="revoke-key"),
 }

@@ -227,6 +227,16 @@ SELECT name, drain_reason, drain_by, drain_at FROM agentstate_worker
 WHERE drain_at IS NOT NULL AND name = ANY(%s)
 """
 
+# By name and not by row: a consumer has none before its first checkpoint.
+LOCK_CONSUMERS = """
+SELECT pg_advisory_xact_lock(hashtextextended('consumer ' || name, 0))
+FROM (SELECT unnest(%s::text[]) AS name ORDER BY 1) AS named
+"""
+CONSUMERS = """
+SELECT (SELECT position FROM agentstate_feedhead WHERE id = 1),
+    (SELECT json_object_agg(name, position)::text FROM agentstate_feedconsumer WHERE name = ANY(%s))
+"""
+
 # --- write ---------------------------------------------------------------------------------------
 
 _RUN_TYPES = {
@@ -375,19 +385,20 @@ INSERT_REFUSALS = _insert(
 )
 KEEP_ANSWERS = """
 INSERT INTO agentstate_idempotencyrecord
-    (principal, key, fingerprint, kind, answer, created_at, expires_at, replays)
-SELECT w.principal, w.key, decode(w.fingerprint, 'hex'), w.kind, w.answer::json, w.at,
-    w.at + interval '24 hours', 0
+    (principal, key, fingerprint, kind, answer, request_id, created_at, expires_at, replays)
+SELECT w.principal, w.key, decode(w.fingerprint, 'hex'), w.kind, w.answer::json, w.request_id,
+    w.at, w.at + interval '24 hours', 0
 FROM json_to_recordset(%s) AS w (principal text, key text, fingerprint text, kind text,
-    answer text, at timestamptz)
+    answer text, request_id text, at timestamptz)
 ON CONFLICT (principal, key) DO UPDATE SET fingerprint = excluded.fingerprint,
-    kind = excluded.kind, answer = excluded.answer, created_at = excluded.created_at,
-    expires_at = excluded.expires_at, replays = 0
+    kind = excluded.kind, answer = excluded.answer, request_id = excluded.request_id,
+    created_at = excluded.created_at, expires_at = excluded.expires_at, replays = 0
 """
 COUNT_REPLAYS = """
 UPDATE agentstate_idempotencyrecord SET replays = replays + 1
 WHERE (principal, key) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
+TAKEN_KEYS = "SELECT name FROM agentstate_apikey WHERE name = ANY(%s)"
 CREATE_KEY = """
 INSERT INTO agentstate_apikey (id, name, scopes, salt, digest, hint, created_by, created_at,
     expires_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
@@ -421,6 +432,12 @@ INSERT INTO agentstate_worker AS t (name, principal, first_seen_at, seen_at, dra
 VALUES (%(name)s, %(by)s, %(at)s, %(at)s, %(drain_at)s, %(drain_by)s, %(reason)s)
 ON CONFLICT (name) DO UPDATE SET drain_at = excluded.drain_at, drain_by = excluded.drain_by,
     drain_reason = excluded.drain_reason
+"""
+SAVE_CHECKPOINT = """
+INSERT INTO agentstate_feedconsumer (name, position, principal, at)
+VALUES (%(name)s, %(position)s, %(by)s, %(at)s)
+ON CONFLICT (name) DO UPDATE SET position = excluded.position, principal = excluded.principal,
+    at = excluded.at
 """
 XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
 

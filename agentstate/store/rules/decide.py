@@ -22,6 +22,7 @@ from agentstate.store.commands import (
     DropDeadHolds,
     ImportRun,
     NoteLapsed,
+    NoteRefused,
     Patch,
     PutTelemetry,
     ReclaimLease,
@@ -31,6 +32,7 @@ from agentstate.store.commands import (
     Reserve,
     Result,
     RevokeKey,
+    SetCheckpoint,
     SignalRun,
     Spend,
     Transition,
@@ -46,8 +48,9 @@ from agentstate.store.rules.deciding.budgets import (
     spend,
 )
 from agentstate.store.rules.deciding.desk import Deciding
+from agentstate.store.rules.deciding.feeds import set_checkpoint
 from agentstate.store.rules.deciding.imports import import_run
-from agentstate.store.rules.deciding.keys import create_key, revoke_key
+from agentstate.store.rules.deciding.keys import create_key, note_refused, revoke_key
 from agentstate.store.rules.deciding.leases import (
     acquire_lease,
     claim_runs,
@@ -111,9 +114,11 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     CarryOutDeadlines: carry_out_deadlines,
     AnnounceWorker: announce_worker,
     DrainWorker: drain_worker,
+    SetCheckpoint: set_checkpoint,
     Check: check,
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,
+    NoteRefused: note_refused,
     CreateKey: create_key,
     RevokeKey: revoke_key,
 }

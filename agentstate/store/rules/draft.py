@@ -33,6 +33,8 @@ class Facts:
 
     now: the database's clock. tokens: fresh fencing tokens, ascending, to be popped from the front.
     events, charges: those whose ids the commands name and that are stored already.
+    consumers: where those of the feed stand that the commands name; feed_position: its last one.
+    api_keys: names of keys that the commands want to give, and that are taken.
     """
 
     now: datetime
@@ -44,6 +46,9 @@ class Facts:
     drains: dict[str, dict[str, Any]] = field(default_factory=dict)
     holds: dict[tuple[UUID, str], HoldRow] = field(default_factory=dict)
     holders: list[RunRow] = field(default_factory=list)
+    consumers: dict[str, int] = field(default_factory=dict)
+    feed_position: int = 0
+    api_keys: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -290,6 +290,7 @@ def transition(ask: Transition, on: Deciding) -> Moved:
         return before
     _check_may_move(run, ask, on.by)
     runs.check_version(run, ask.if_match)
+    expect.check_expect(run, ask.expect)
     status = run.status
     run = move_run(
         run,
