@@ -11,7 +11,7 @@ from datetime import datetime
 import psycopg
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from agentstate import postgres
@@ -107,6 +107,18 @@ def install_queues(session: psycopg.Connection) -> None:
 
         with session.transaction():
             session.execute(get_embedded_install_sql().encode())
+
+
+def fault_of_database(error: Exception) -> str:
+    """One line about what the database cannot or may not do; nothing for any other error."""
+    if isinstance(error, DatabaseUnfit):
+        return str(error)
+    cause: BaseException | None = error
+    while isinstance(cause, DatabaseError):  # Django's, around psycopg's
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, psycopg.OperationalError | psycopg.errors.InsufficientPrivilege):
+        return f"the database: {cause.diag.message_primary or one_line(cause)}"
+    return ""
 
 
 def one_line(error: Exception) -> str:

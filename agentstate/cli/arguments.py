@@ -52,21 +52,23 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if is_expected(error):
-            progress(f"agentstate: {error}")
+        if told := in_one_line(error):
+            progress(f"agentstate: {told}")
             return 1
         raise
     return code
 
 
-def is_expected(error: Exception) -> bool:
-    """Failures of the machine that are told in one line. Imported late: they need Django."""
+def in_one_line(error: Exception) -> str:
+    """What to say of a failure of the machine or the database; nothing for a fault of ours."""
     from agentstate.embedded import EmbeddedFailure
 
     if isinstance(error, EmbeddedFailure):
-        return True
-    prepared = sys.modules.get("agentstate.prepare")
-    return prepared is not None and isinstance(error, prepared.DatabaseUnfit)
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    prepared = sys.modules.get("agentstate.prepare")  # not imported unless it was: it needs Django
+    return prepared.fault_of_database(error) if prepared else ""
 
 
 def parser() -> argparse.ArgumentParser:

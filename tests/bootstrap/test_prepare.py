@@ -1,7 +1,7 @@
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
 
 from agentstate import postgres, prepare
 
@@ -46,6 +46,24 @@ def test_a_ready_database_has_nothing_to_run():
     said: list[str] = []
     assert prepare.migrate(said.append) == 0
     assert said == []
+
+
+@pytest.mark.django_db
+def test_what_the_database_does_not_allow_is_told_in_one_line_and_a_fault_of_ours_is_not():
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE test_weak")
+        cursor.execute("SET LOCAL ROLE test_weak")
+        with pytest.raises(DatabaseError) as refused, transaction.atomic():
+            cursor.execute("CREATE SCHEMA mine")
+        cursor.execute("RESET ROLE")
+        with pytest.raises(DatabaseError) as wrong, transaction.atomic():
+            cursor.execute("SELECT nonsense")
+        cursor.execute("DROP ROLE test_weak")
+    told = prepare.fault_of_database(refused.value)
+    assert told.startswith("the database: permission denied for database")
+    assert "\n" not in told
+    assert prepare.fault_of_database(wrong.value) == ""
+    assert prepare.fault_of_database(ValueError("x")) == ""
 
 
 def test_a_database_that_is_not_there_is_told_without_the_password():
