@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.decorators.http import require_GET
 
-from agentstate.api import budgets, health, leases, pages, runs
+from agentstate.api import budgets, feed, health, leases, pages, runs
 from agentstate.api.contract import make_api
 from agentstate.api.door import guard
 
@@ -16,6 +16,7 @@ api = make_api()
 api.add_router("/runs", runs.router)
 api.add_router("/runs", budgets.router)
 api.add_router("/leases", leases.router)
+api.add_router("/feed", feed.router)
 api.add_router("", health.router)
 
 
