@@ -12,7 +12,7 @@ from django.db import connection
 from agentstate.store.models import Refusal
 from dashboard.families import FAMILIES, family_of
 
-ROWS_READ_MAX = 200_000
+ROWS_READ_MAX = 50_000
 TOP = 12
 NEWEST = 30
 WRITES_MAX = 50_000
@@ -54,6 +54,11 @@ class Contention:
     newest: list[Refusal] = field(default_factory=list)
     writes: int = 0
     writes_capped: bool = False
+
+    @property
+    def capped(self) -> bool:
+        """Only the newest were counted."""
+        return self.total >= ROWS_READ_MAX
 
 
 # Grouped by the database into slots of the chart; the names are few beside the rows.

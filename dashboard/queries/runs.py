@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from operator import or_
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
@@ -189,10 +190,11 @@ def _used(budget: Budget) -> float:
     return (budget.spent + budget.reserved) / budget.cap if budget.cap else 1.0
 
 
-# At most 100 rows of each run are looked at: a hot run has any number of them.
+# At most 100 rows of each run are looked at: a hot run has any number of them. In no order, or the
+# planner would walk all refusals from the newest for a run that has none.
 COUNT_REFUSALS = """
 SELECT run.id, (SELECT count(*) FROM (
-    SELECT 1 FROM agentstate_refusal WHERE run_id = run.id ORDER BY id DESC LIMIT %s) AS newest)
+    SELECT 1 FROM agentstate_refusal WHERE run_id = run.id LIMIT %s) AS refused)
 FROM unnest(%s::uuid[]) AS run(id)
 """
 
@@ -208,24 +210,49 @@ def count_statuses(wanted: filters.Filter, *, now: datetime) -> list[Count]:
     """Runs per status under the rest of the filter.
 
     Exact, except where another condition or a terminal status makes that dear: then up to 10,000.
+    All at once; if that takes too long, each by itself, so that only the slow ones are missing.
     """
     rest = wanted.without("status")
     found = matching(rest, now=now)
-    return [
-        _count(found, status, capped=bool(rest.clauses) or status in TERMINAL) for status in Status
-    ]
+    capped = {s: bool(rest.clauses) or s in TERMINAL for s in Status}
+    rows = {s: _countable(found.filter(status=s), capped=capped[s]) for s in Status}
+    try:
+        numbers: dict[Status, int | None] = dict(zip(Status, _count_all(rows), strict=True))
+    except TooSlow:
+        numbers = {s: None if rest.clauses else _count_one(rows[s]) for s in Status}
+    return [_count(status, numbers[status], capped=capped[status]) for status in Status]
 
 
-def _count(found: QuerySet[Run], status: Status, *, capped: bool) -> Count:
-    rows = found.filter(status=status).order_by().values("pk")
+def _countable(rows: QuerySet[Run], *, capped: bool) -> QuerySet[Run, Any]:
+    plain = rows.order_by().values("pk")
+    return plain[: COUNT_MAX + 1] if capped else plain
+
+
+_COUNT_OF = "(SELECT count(*) FROM ({}) AS counted)"
+
+
+def _count_all(rows: dict[Status, QuerySet[Run, Any]]) -> list[int]:
+    """One statement for all of them. Raises TooSlow."""
+    compiled = [found.query.sql_with_params() for found in rows.values()]
+    counts = ", ".join(_COUNT_OF.format(sql) for sql, _ in compiled)
+    with at_most(COUNTS_MS), connection.cursor() as cursor:
+        # Composed of what the ORM compiled; its values stay parameters.
+        values = [value for _, found in compiled for value in found]
+        cursor.execute("SELECT " + counts, values)
+        return list(cursor.fetchone())
+
+
+def _count_one(rows: QuerySet[Run, Any]) -> int | None:
     try:
         with at_most(COUNTS_MS):
-            if not capped:
-                return Count(status=status, count=rows.count())
-            number = rows[: COUNT_MAX + 1].count()
+            return rows.count()
     except TooSlow:
-        return Count(status=status, count=None)
-    return Count(status=status, count=min(number, COUNT_MAX), capped=number > COUNT_MAX)
+        return None
+
+
+def _count(status: Status, number: int | None, *, capped: bool) -> Count:
+    over = capped and number is not None and number > COUNT_MAX
+    return Count(status=status, count=COUNT_MAX if over else number, capped=over)
 
 
 def count_newer(wanted: filters.Filter, *, first: str, now: datetime) -> int:

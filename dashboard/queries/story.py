@@ -30,7 +30,7 @@ ROWS_SHOWN = 100
 TERMS_SHOWN = 200
 REFUSALS_DRAWN = 500
 MARKS_EXACT = 2_000
-MARK_SLOTS = 480
+MARKS_SAMPLED = 800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,25 +189,25 @@ def read_event(run: UUID, seq: int) -> Event | None:
     return Event.objects.filter(run_id=run, seq=seq).first()
 
 
-# Exact for a run of ordinary length; for a long one, as many slots as can be told apart on screen.
+# Exact for a run of ordinary length. Of a long one every n-th event stands for those after it: as
+# many look-ups as can be told apart on screen, however long the run is.
 MARKS = """
 SELECT at, token, origin, type, seq, 1 FROM agentstate_event WHERE run_id = %(run)s ORDER BY seq
 """
-MARK_BINS = """
-SELECT min(at), token, origin, min(type), min(seq), count(*)
-FROM agentstate_event WHERE run_id = %(run)s
-GROUP BY token, origin, floor(extract(epoch FROM at - %(start)s::timestamptz) / %(slot)s)
-ORDER BY min(seq)
+SAMPLED_MARKS = """
+SELECT at, token, origin, type, event.seq, least(%(step)s, %(last)s - event.seq + 1)
+FROM generate_series(1, %(last)s, %(step)s) AS sample (seq)
+JOIN agentstate_event AS event ON event.run_id = %(run)s AND event.seq = sample.seq
+ORDER BY event.seq
 """
 
 
-def read_marks(run: Run, *, now: datetime) -> list[Mark]:
-    """The events of a run for its timeline, at most a few hundred marks for a long run."""
-    end = run.ended_at or now
-    slot = max((end - run.created_at).total_seconds() / MARK_SLOTS, 0.001)
-    facts: dict[str, Any] = {"run": run.id, "start": run.created_at, "slot": slot}
+def read_marks(run: Run) -> list[Mark]:
+    """The events of a run for its timeline, at most two thousand marks however long it is."""
+    step = -(-run.last_seq // MARKS_SAMPLED)
+    facts: dict[str, Any] = {"run": run.id, "last": run.last_seq, "step": step}
     with connection.cursor() as cursor:
-        cursor.execute(MARKS if run.last_seq <= MARKS_EXACT else MARK_BINS, facts)
+        cursor.execute(MARKS if run.last_seq <= MARKS_EXACT else SAMPLED_MARKS, facts)
         return [
             Mark(at=at, token=token, origin=origin, type=type_, first_seq=seq, count=count)
             for at, token, origin, type_, seq, count in cursor.fetchall()

@@ -236,7 +236,7 @@ def draw(head: Head) -> timeline.Drawing:
             for term in queries.read_terms(f"run:{run.key}")
         ],
         dots=[
-            *(event_dot(mark) for mark in queries.read_marks(run, now=head.now)),
+            *(event_dot(mark) for mark in queries.read_marks(run)),
             *(
                 refusal_dot(refusal)
                 for refusal in queries.read_refusals(run.id, limit=queries.REFUSALS_DRAWN)
