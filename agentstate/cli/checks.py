@@ -23,12 +23,12 @@ CHECKS: dict[str, list[str]] = {
     "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
     "templates": ["-m", "djlint", "--lint", "--quiet", "templates"],
 }
+# For every platform; with hashes; without the name of a registry.
 LOCKS = {
-    "requirements.lock": [],
-    "requirements-dev.lock": ["--group", "dev", "-c", "requirements.lock"],
+    "requirements.lock": "--universal --python-version 3.12 --generate-hashes --no-emit-index-url",
+    "requirements-dev.lock": "--group dev --universal --python-version 3.12 -c requirements.lock "
+    "--generate-hashes --no-emit-index-url",
 }
-COMPILE = ["pip", "compile", "pyproject.toml", "--universal", "--python-version", "3.12",
-           "--generate-hashes", "--no-emit-index-url"]  # fmt: skip
 
 
 def test(arguments: Sequence[str]) -> int:
@@ -95,9 +95,9 @@ def lock(options: argparse.Namespace) -> int:
     if uv is None or subprocess.run([uv, "--version"], capture_output=True).returncode:
         raise CommandFailure("this needs uv: `pip install uv`, or from your system's packages")
     upgrade = ["--upgrade"] if options.upgrade else []
-    for name, more in LOCKS.items():
+    for name, how in LOCKS.items():
         progress(f"{name} …")
-        command = [uv, *COMPILE, *more, *upgrade, "-q", "-o", name]
+        command = [uv, "pip", "compile", "pyproject.toml", *how.split(), "-o", name, "-q", *upgrade]
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             return code
     return 0
