@@ -17,6 +17,7 @@ WRITERS = {
     "partitions.py",
     "keys.py",
     "retention.py",
+    "repair.py",
 }
 WRITING_SQL = re.compile(
     r"\b(insert\s+into|update|delete\s+from|truncate(\s+table)?|copy|merge\s+into|alter\s+table)"
