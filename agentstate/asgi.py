@@ -13,9 +13,12 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 
-streams = get_asgi_application()
+_streams = get_asgi_application()
 
+from agentstate.live.sending import cutting_off  # noqa: E402
 from agentstate.wsgi import application as pages  # noqa: E402
+
+streams = cutting_off(_streams)  # type: ignore[arg-type]
 
 WSGI_THREADS = 8  # each keeps a connection of its own to the database
 

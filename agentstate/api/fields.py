@@ -26,7 +26,9 @@ HOLD_OFF_SECONDS_MAX = 86_400
 MAX_ATTEMPTS_MAX = 1_000
 SEARCH_CHARS = 200
 CURSOR_CHARS = 1_000
+PK_CHARS = 220
 RUNS_PER_PAGE, EVENTS_PER_PAGE, ROWS_PER_PAGE = 200, 500, 500
+WAIT_SECONDS_MAX = 30
 
 MOMENT_RULE = (
     "an instant as RFC 3339 with a zone, at most microseconds, from 1970 to 9998"
@@ -252,6 +254,7 @@ SeqInQuery = Annotated[int, _number_in_query(0, SEQ_MAX), whole(0, SEQ_MAX)]
 TokenInQuery = Annotated[int, _number_in_query(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
 RunsLimit = Annotated[int, _number_in_query(1, RUNS_PER_PAGE), whole(1, RUNS_PER_PAGE)]
 EventsLimit = Annotated[int, _number_in_query(1, EVENTS_PER_PAGE), whole(1, EVENTS_PER_PAGE)]
+WaitSeconds = Annotated[int, _number_in_query(0, WAIT_SECONDS_MAX), whole(0, WAIT_SECONDS_MAX)]
 RowsLimit = Annotated[int, _number_in_query(1, ROWS_PER_PAGE), whole(1, ROWS_PER_PAGE)]
 Order = Annotated[str, _one_of("newest", "oldest"), words("newest", "oldest")]
 Origin = Annotated[str, _one_of("store", "worker"), words("store", "worker")]

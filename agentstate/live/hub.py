@@ -101,6 +101,11 @@ class Hub:
         self._listening: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
+    @property
+    def streams(self) -> int:
+        """How many streams there are now."""
+        return len(self._subscriptions)
+
     async def subscribe(self, run: str | None = None) -> Subscription:
         """A new stream's queue. LISTEN is in force when this returns, or it begins with RESYNC."""
         subscription = Subscription(run)

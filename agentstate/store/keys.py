@@ -32,6 +32,11 @@ SELECT name, scopes, salt, digest, revoked_at IS NOT NULL,
        coalesce(last_used_at < agentstate_now() - interval '1 minute', true)
 FROM agentstate_apikey WHERE id = %(id)s
 """
+IS_VALID = """
+SELECT FROM agentstate_apikey
+WHERE name = %(name)s AND revoked_at IS NULL
+    AND (expires_at IS NULL OR expires_at > agentstate_now())
+"""
 # Whoever finds the row locked leaves it: another call is just writing the same minute.
 MARK_USED = """
 UPDATE agentstate_apikey SET last_used_at = agentstate_now()
@@ -109,6 +114,13 @@ def find_caller(text: str) -> Caller:
         if unmarked:
             cursor.execute(MARK_USED, found)
     return Caller(kind="key", name=name, scopes=frozenset(scopes))
+
+
+def is_valid(*, name: str) -> bool:
+    """Whether the key of this name would still let its caller in; for calls that last."""
+    with connection.cursor() as cursor:
+        cursor.execute(IS_VALID, {"name": name})
+        return cursor.fetchone() is not None
 
 
 def _is_taken(name: str) -> bool:
