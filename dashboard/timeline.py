@@ -18,11 +18,14 @@ GUTTER = 172
 RIGHT = 20
 AXIS = 30
 LANE = 30
+# A run that goes on keeps room for so many lanes, so that what is below does not move.
+LANES_KEPT = 5
 TERMS_MAX = 8
 FOLD_WIDTH = 54
 FOLDS_MAX = 6
 # A stretch is folded when it is more than this part of all that is not folded yet.
 FOLD_PART = 0.22
+FOLD_SECONDS_MIN = 30
 MERGE_WIDTH = 7.0
 TICKS_MAX = 9
 STEPS_SECONDS = (
@@ -169,7 +172,7 @@ def _foldable(edges: Sequence[datetime]) -> list[tuple[datetime, datetime]]:
     found: list[tuple[datetime, datetime]] = []
     for a, b in gaps[:FOLDS_MAX]:
         span = (b - a).total_seconds()
-        if span < 10 or span < FOLD_PART * left or len(edges) < 5:
+        if span < FOLD_SECONDS_MIN or span < FOLD_PART * left or len(edges) < 5:
             break
         # A little of the stretch stays, so that what stands at its ends does not touch the fold.
         margin = timedelta(seconds=min(span * 0.02, (left - span) * 0.04))
@@ -196,7 +199,7 @@ def draw(
     lanes, band_y, y = _lanes(scale, shown, dots, earlier=earlier, running=ended_at is None)
     return Drawing(
         width=WIDTH,
-        height=y + 8,
+        height=max(y + 8, AXIS + LANE * LANES_KEPT if ended_at is None else 0),
         gutter=GUTTER,
         lanes=lanes,
         bands=_bands(scale, spans, end) if spans else [],

@@ -65,9 +65,9 @@ def sentence(found: Contention, said: str) -> str:
     name, count = max(found.families.items(), key=lambda item: item[1])
     family = BY_NAME[name]
     were = "command was" if found.total == 1 else "commands were"
-    most = "all of them" if count == found.total else number(count)
+    most = "all" if count == found.total else number(count)
     return (
-        f"{number(found.total)} {were} refused in the last {said}, {most}"
+        f"{number(found.total)} {were} refused in the last {said}, {most} of them"
         f" {family.label.lower()}: {family.meaning}."
         f"{_concentrated(found)}"
     )

@@ -65,15 +65,7 @@ def not_there(request: ConsoleRequest, key: str) -> HttpResponseBase:
 
 def describe(request: ConsoleRequest, head: Head) -> dict[str, Any]:
     """What the head of the page shows."""
-    thing = {"kind": "run", "status": head.run.status, "held": head.held, "live": head.live}
-    return here(request, head) | {
-        "lease_state": sentences.lease_state(head.lease, head.now),
-        "sentence": sentences.waiting_for(head.run, head.lease, head.now),
-        "actions": allowed_actions(request.access, thing),
-        "counts": queries.count_story(head.run.id, f"run:{head.run.key}"),
-        "tabs": TABS,
-        "drawing": draw(head),
-    }
+    return describe_live(request, head) | {"drawing": draw(head)}
 
 
 def here(request: ConsoleRequest, head: Head) -> dict[str, Any]:
@@ -204,7 +196,10 @@ def refresh(request: ConsoleRequest, key: str) -> HttpResponseBase:
 
 
 def describe_live(request: ConsoleRequest, head: Head) -> dict[str, Any]:
+    """What of it changes while the page is open."""
+    thing = {"kind": "run", "status": head.run.status, "held": head.held, "live": head.live}
     return here(request, head) | {
+        "actions": allowed_actions(request.access, thing),
         "lease_state": sentences.lease_state(head.lease, head.now),
         "sentence": sentences.waiting_for(head.run, head.lease, head.now),
         "counts": queries.count_story(head.run.id, f"run:{head.run.key}"),

@@ -146,6 +146,8 @@ function patch(fresh) {
   const node = document.importNode(fresh, true);
   if (states.has(old)) states.set(node, states.get(old));
   if (old.matches("tr") && old.dataset.seq !== node.dataset.seq) node.classList.add("is-new");
+  // What is below does not jump when a part becomes lower.
+  if (node.hasAttribute("data-keep-height")) node.style.minHeight = `${old.offsetHeight}px`;
   old.replaceWith(node);
   node.scrollLeft = scroll;
   window.htmx?.process(node);
@@ -238,8 +240,10 @@ function arrange() {
 function show() {
   const live = regions();
   if (!chip) return;
-  chip.hidden = !live.length;
-  if (!live.length) return;
+  if (!live.length) {
+    chip.dataset.state = "idle";
+    return;
+  }
   const oldest = Math.max(...live.map((region) => performance.now() - stateOf(region).at - Number(region.dataset.liveEvery ?? 5) * 1000));
   const failing = live.some((region) => stateOf(region).failures > 0);
   const limit = (STALE_POLLS - 1) * 5000;
