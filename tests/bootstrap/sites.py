@@ -90,7 +90,7 @@ def command(*arguments: str) -> list[str]:
 def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments), cwd="/", env=environment(home, **more), text=True,
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False,
     )  # fmt: skip
 
 

@@ -67,10 +67,11 @@ def start(checkout, wheels):
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
+@pytest.mark.long
 def test_the_first_start_installs_and_the_next_ones_do_not(start, checkout, tmp_path):
     code, out, err = outcome(start("demo", "a b", cwd=tmp_path))
     assert (code, out) == (0, f"1.0 ['demo', 'a b'] {tmp_path}\n")

@@ -104,7 +104,7 @@ def test_a_demo_goes_on_whatever_is_killed_sums_up_and_leaves_nothing(open_folde
         demo.kill("web")
         demo.kill_database()
         demo.kill("worker")
-        assert demo.process.wait(120) == 0, demo.said()
+        assert demo.process.wait(300) == 0, demo.said()
         assert "holds   numbers without a hole" in demo.said()
         assert demo.processes() == []
     finally:
