@@ -7,13 +7,20 @@ elsewhere could make a browser send (no CSRF), and no key in an address or a log
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.http import HttpRequest
 from ninja.security.base import AuthBase
 
-from agentstate.store.callers import Caller
+from agentstate import store
+from agentstate.api.problems import request_id
+from agentstate.store.callers import Caller, Circumstances
+from agentstate.store.commands import NoteRefused
+from agentstate.store.errors import Invalid
 from agentstate.store.keys import Unauthenticated, find_caller
+from agentstate.store.rules import names
 
 _BEARER = re.compile(r"bearer +([!-~]+) *", re.IGNORECASE)
 
@@ -29,28 +36,47 @@ class WorkerRequest(HttpRequest):
 class ApiKey(AuthBase):
     """ninja's `auth=`: puts the caller into `request.caller`.
 
-    scopes: the caller needs at least one of them. Raises Unauthenticated, NotAllowed.
+    scopes: the caller needs at least one of them. operation: what it calls; a try without the
+    scope is written down under this name. Raises Unauthenticated, NotAllowed.
     """
 
     openapi_type = "http"
     openapi_scheme = "bearer"
 
-    def __init__(self, *scopes: str) -> None:
+    def __init__(self, *scopes: str, operation: str = "") -> None:
         super().__init__()
-        self.scopes = scopes
+        self.scopes, self.operation = scopes, operation
+
+    def of(self, operation: str) -> ApiKey:
+        """The same for one operation."""
+        return ApiKey(*self.scopes, operation=operation)
 
     def __call__(self, request: Any) -> Caller:
-        caller = find_caller(_sent_key(request))
-        caller.need(*self.scopes)
-        request.caller = caller
+        request.caller = find_caller(_sent_key(request))
+        need(request, *self.scopes, operation=self.operation)
+        caller: Caller = request.caller
         return caller
 
 
+def need(request: WorkerRequest, *scopes: str, operation: str) -> None:
+    """Raises NotAllowed unless the caller has one of `scopes`, once the try is written down."""
+    if any(request.caller.may(scope) for scope in scopes):
+        return
+    parts = request.resolver_match.kwargs if request.resolver_match else {}
+    ask = NoteRefused(
+        operation=operation,
+        scopes=scopes,
+        run=_legal(names.check_run_key, parts.get("key")),
+        unit=_legal(names.check_unit, parts.get("unit")),
+    )
+    store.execute(ask, by=request.caller, under=Circumstances(request_id=request_id(request)))
+
+
 READ = ApiKey("read")
-READ_PAYLOADS = ApiKey("payloads")
 WRITE = ApiKey("write")
 WRITE_OR_OPERATE = ApiKey("write", "operate")
 OPERATE = ApiKey("operate")
+OVERRIDE = ApiKey("override")
 
 
 def _sent_key(request: HttpRequest) -> str:
@@ -61,3 +87,10 @@ def _sent_key(request: HttpRequest) -> str:
     if found is None:
         raise Unauthenticated("the Authorization header is not: Bearer <key>")
     return found[1]
+
+
+def _legal(check: Callable[[str, Any], str], name: str | None) -> str | None:
+    """A name out of the address; None for one that cannot be: the caller may not know that yet."""
+    with suppress(Invalid):
+        return check("name", name)
+    return None

@@ -15,7 +15,7 @@ from agentstate.store.errors import Invalid, Refusal, TooLarge
 from agentstate.store.payloads import BODY_BYTES_MAX, Malformed
 
 # Members whose value is a payload: its text is kept as it came, and nobody decodes it to use it.
-PAYLOADS = frozenset({"data", "attrs", "result", "progress"})
+PAYLOADS = frozenset({"data", "attrs", "result", "progress", "set", "replace"})
 
 _JSON = re.compile(r'application/json\s*(;\s*charset\s*=\s*"?utf-8"?\s*)?', re.IGNORECASE)
 _LENGTH = re.compile(r"[0-9]{1,18}")

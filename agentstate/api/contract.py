@@ -56,6 +56,12 @@ IF_MATCH = {
     "description": 'write only if the run has this version; as "v7", with the quotes',
     "schema": {"type": "string", "pattern": '^"v[1-9][0-9]*"$'},
 }
+IF_MATCH_BUDGET = {
+    "name": "If-Match",
+    "in": "header",
+    "description": 'write only if the budget has this version; as "b3", with the quotes',
+    "schema": {"type": "string", "pattern": '^"b[1-9][0-9]*"$'},
+}
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -169,7 +175,7 @@ def contract(
         "operation_id": operation_id,
         "summary": operation_id.replace("_", " ").capitalize(),
         "response": {status: answers},
-        "auth": access,
+        "auth": access.of(operation_id) if access else None,
         "openapi_extra": {
             "parameters": list(headers),
             "responses": _problems(refused, takes_body=takes_body) | _lines(status, lines),

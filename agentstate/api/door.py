@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from http import HTTPStatus
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from django.urls import URLPattern, URLResolver
 
 from agentstate.api.bodies import Unacceptable
 from agentstate.api.problems import fault, problem, request_id
+from agentstate.api.schemas import OPERATIONS
 from agentstate.store.errors import Invalid, NotFound, Refusal, Unavailable, UnstorableText
 from agentstate.store.payloads import Malformed
 
@@ -41,6 +43,8 @@ _RULES = {
     "bool_type": "true or false",
     "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
+    "union_tag_invalid": "op is one of {expected_tags}",
+    "union_tag_not_found": "op is required",
 }
 
 
@@ -148,7 +152,9 @@ def _field(where: tuple[str | int, ...]) -> str:
     if where[0] != "body":
         return next(part for part in reversed(where) if isinstance(part, str))
     text = ""
-    for part in where[2:]:
+    for before, part in pairwise(where[1:]):
+        if isinstance(before, int) and part in OPERATIONS:
+            continue  # which kind of operation it was taken for
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".") or "body"
 

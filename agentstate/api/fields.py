@@ -14,15 +14,17 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from agentstate.store.commands import CLAIM_LIMIT
+from agentstate.store.commands import CLAIM_LIMIT, RETAIN_SECONDS_MAX, SIGNALS
 from agentstate.store.errors import Invalid
-from agentstate.store.payloads import RawJSON
+from agentstate.store.payloads import RawJSON, members
 from agentstate.store.rules import names
+from agentstate.store.rules.expect import CLAUSES_MAX, check_clauses
 from agentstate.store.states import MOVES, Status
 
 SEQ_MAX = 2**53 - 1
 TOKEN_MAX = 2**63 - 1
 HOLD_OFF_SECONDS_MAX = 86_400
+SLOTS_MAX = 1_000_000
 MAX_ATTEMPTS_MAX = 1_000
 SEARCH_CHARS = 200
 CURSOR_CHARS = 1_000
@@ -127,6 +129,26 @@ Tags = Annotated[
     ),
 ]
 
+# It stands in addresses, so it is a name like those of units.
+ReservationId = Annotated[
+    str,
+    rule(lambda f, v: names.check_name(f, v, names.ID_CHARS)),
+    _name(names.ID_CHARS),
+]
+Notes = Annotated[
+    str,
+    rule(lambda f, v: names.check_text(f, v, at_most=names.NOTES_CHARS)),
+    _text(0, names.NOTES_CHARS),
+]
+ShortLine = Annotated[str, _line(1, names.UNIT_CHARS), _text(1, names.UNIT_CHARS)]
+Line = Annotated[str, _line(1, names.TASK_CHARS), _text(1, names.TASK_CHARS)]
+
+Signal = Annotated[str, _one_of(*SIGNALS), words(*SIGNALS)]
+HoldState = Annotated[
+    str,
+    _one_of("held", "committed", "released", "dropped", "late"),
+    words("held", "committed", "released", "dropped", "late"),
+]
 StatusWord = Annotated[str, _one_of(*_STATUSES), words(*_STATUSES)]
 FirstStatus = Annotated[
     str, _one_of(Status.PENDING, Status.RUNNING), words(Status.PENDING, Status.RUNNING)
@@ -143,6 +165,10 @@ Amount = Annotated[
     whole(1, names.AMOUNT_MAX),
 ]
 Cap = Annotated[int, rule(names.check_amount), whole(0, names.AMOUNT_MAX)]
+Used = Annotated[int, rule(names.check_amount), whole(0, names.AMOUNT_MAX)]
+Slots = Annotated[int, _between(0, SLOTS_MAX), whole(0, SLOTS_MAX)]
+RunVersion = Annotated[int, _between(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
+RetainSeconds = Annotated[int, _between(0, RETAIN_SECONDS_MAX), whole(0, RETAIN_SECONDS_MAX)]
 TtlSeconds = Annotated[
     int,
     rule(names.check_ttl_seconds),
@@ -224,6 +250,62 @@ PayloadObject = Annotated[
     WithJsonSchema({"type": "object", "description": "at most 1 MiB, kept as it was sent"}),
 ]
 
+# --- changes, and what they expect ---------------------------------------------------------------
+
+
+def _check_changes(field: str, value: Any) -> dict[str, RawJSON]:
+    """`notes`, and paths like `attrs.step.n`, each with its value as it was sent."""
+    changes = {name: RawJSON(text) for name, text in members(_object(value).text).items()}
+    for name in changes:
+        head, _, path = name.partition(".")
+        if head == "attrs" and path:
+            names.check_attrs_path(field, path)
+        elif name != "notes":
+            raise Invalid(f"{field}.{name}", "notes, or attrs.<path> (all attrs at once: replace)")
+    if "notes" in changes:
+        names.check_text(f"{field}.notes", changes["notes"].value(), at_most=names.NOTES_CHARS)
+    return changes
+
+
+Changes = Annotated[
+    dict[str, RawJSON],
+    rule(_check_changes),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {"notes": {"type": "string", "maxLength": names.NOTES_CHARS}},
+            "description": "notes, and members of attrs by their paths, as attrs.step.n",
+        }
+    ),
+]
+
+
+def _check_expect(field: str, value: Any) -> dict[str, Any]:
+    return check_clauses(_decoded(value))
+
+
+def _decoded(value: Any) -> Any:
+    # A field that is compared may be called `data`, which the parser keeps as text.
+    if isinstance(value, RawJSON):
+        return value.value()
+    if isinstance(value, dict):
+        return {name: _decoded(inner) for name, inner in value.items()}
+    return [_decoded(inner) for inner in value] if isinstance(value, list) else value
+
+
+Expect = Annotated[
+    dict[str, Any],
+    rule(_check_expect),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": CLAUSES_MAX,
+            "description": "fields and what each has to be: a value, or comparisons (eq, ne, lt,"
+            " le, gt, ge, in, contains, exists); a field that is not there equals null",
+        }
+    ),
+]
+
 # --- what stands in an address -------------------------------------------------------------------
 
 
@@ -259,3 +341,14 @@ RowsLimit = Annotated[int, _number_in_query(1, ROWS_PER_PAGE), whole(1, ROWS_PER
 Order = Annotated[str, _one_of("newest", "oldest"), words("newest", "oldest")]
 Origin = Annotated[str, _one_of("store", "worker"), words("store", "worker")]
 LeaseState = Annotated[str, _one_of("live", "lapsed", "free"), words("live", "lapsed", "free")]
+
+
+def _flag(value: Any) -> bool:
+    if value not in ("true", "false"):
+        raise broken_rule("true or false")
+    return bool(value == "true")
+
+
+Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"})]
+PartitionKey = Annotated[str, _line(1, PK_CHARS), _text(1, PK_CHARS)]
+SortKey = Annotated[str, _line(1, PK_CHARS), _text(1, PK_CHARS)]

@@ -18,19 +18,23 @@ from agentstate.store.rules import names
 
 ATTEMPT_MAX = 1_000_000
 
-_VERSION = re.compile(r'"v([1-9][0-9]{0,17})"')
+_VERSION = re.compile(r'"([vb])([1-9][0-9]{0,17})"')
+_VERSION_OF = {"v": 'one version of the run, as "v7"', "b": 'one version of the budget, as "b3"'}
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
-def version_to_match(request: WorkerRequest) -> int | None:
-    """The version of `If-Match: "v7"`; None without the header, and for `*`. Raises Invalid."""
+def version_to_match(request: WorkerRequest, *, letter: str = "v") -> int | None:
+    """The version of `If-Match: "v7"`; None without the header, and for `*`. Raises Invalid.
+
+    letter: v for a run's version, b for a budget's.
+    """
     sent = request.META.get("HTTP_IF_MATCH")
     if sent is None or sent.strip() == "*":
         return None
     found = _VERSION.fullmatch(sent.strip())
-    if found is None:
-        raise Invalid("If-Match", 'one version of the run, as "v7"')
-    return int(found[1])
+    if found is None or found[1] != letter:
+        raise Invalid("If-Match", _VERSION_OF[letter])
+    return int(found[2])
 
 
 def fence(request: WorkerRequest) -> int | None:

@@ -7,7 +7,7 @@ their size. Every answer with a run's or a budget's version has it as its ETag, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
@@ -16,8 +16,8 @@ from agentstate.store import answers
 from agentstate.store.callers import Caller
 from agentstate.store.commands import Result
 from agentstate.store.payloads import RawJSON, write
-from agentstate.store.reads import BudgetView, RunView
-from agentstate.store.rows import EntryRow, EventRow, LeaseRow, TermRow, run_key_of
+from agentstate.store.reads import BudgetView, EntryView, HoldView, RunView, Telemetry
+from agentstate.store.rows import EventRow, LeaseRow, TermRow, run_key_of
 
 MEDIA_TYPE = "application/json"
 
@@ -64,6 +64,21 @@ def run_members(view: RunView, caller: Caller) -> dict[str, Any]:
         "hold": run.hold,
         "expires_at": run.expires_at,
         "budgets": [budget_members(budget) for budget in view.budgets],
+        "telemetry": _telemetry_members(view.telemetry, caller),
+    }
+
+
+def _telemetry_members(telemetry: Telemetry | None, caller: Caller) -> dict[str, Any] | None:
+    if telemetry is None:
+        return None
+    return {
+        "host": telemetry.host,
+        "model": telemetry.model,
+        **_payload("progress", telemetry.progress, caller),
+        "worker_time": telemetry.worker_time,
+        "skew_ms": telemetry.skew_ms,
+        "token": telemetry.token,
+        "at": telemetry.at,
     }
 
 
@@ -148,10 +163,32 @@ def budget_members(view: BudgetView) -> dict[str, Any]:
     return {**view.budget.facts(), "parent": view.parent}
 
 
-def entry_members(entry: EntryRow) -> dict[str, Any]:
+def hold_members(view: HoldView, now: datetime) -> dict[str, Any]:
+    """A reservation as of `now`, the database's clock."""
+    hold = view.hold
+    left_ms = max(0, (hold.expires_at - now) // timedelta(milliseconds=1))
+    return {
+        "n": hold.n,
+        "id": hold.reservation_id,
+        "run": view.run,
+        "amount": hold.amount,
+        "actual": hold.actual,
+        "state": hold.state,
+        "token": hold.token,
+        "actor": hold.actor,
+        "expires_at": hold.expires_at,
+        "expires_in_ms": left_ms if hold.state == "held" else None,
+        "created_at": hold.created_at,
+        "settled_at": hold.settled_at,
+    }
+
+
+def entry_members(view: EntryView) -> dict[str, Any]:
+    entry = view.entry
     return {
         "n": entry.n,
         "kind": entry.kind,
+        "run": view.run,
         "amount": entry.amount,
         "spent": entry.spent,
         "reserved": entry.reserved,

@@ -13,7 +13,15 @@ from pydantic import BaseModel
 
 from agentstate import store
 from agentstate.api import fields, schemas
-from agentstate.api.access import READ, WRITE, WRITE_OR_OPERATE, WorkerRequest
+from agentstate.api.access import (
+    OPERATE,
+    READ,
+    WRITE,
+    WRITE_OR_OPERATE,
+    WorkerRequest,
+    need,
+)
+from agentstate.api.asks import new_append, new_move, new_patch, new_run
 from agentstate.api.contract import ATTEMPT, FENCE, IDEMPOTENCY_KEY, IF_MATCH, Sent, contract
 from agentstate.api.cursors import read_cursor, write_cursor
 from agentstate.api.headers import check_unused, circumstances, fence, version_to_match
@@ -25,22 +33,14 @@ from agentstate.api.replies import (
     run_etag,
     run_members,
 )
-from agentstate.store import audit, export, reads
-from agentstate.store.commands import (
-    EMPTY_OBJECT,
-    Append,
-    Charge,
-    CreateRun,
-    NewBudget,
-    NewEvent,
-    RunCreated,
-    Transition,
-)
+from agentstate.store import audit, export, reads, story
+from agentstate.store.commands import CreateRun, PutTelemetry, RunCreated, SignalRun
 from agentstate.store.errors import (
     AlreadyTerminal,
     BudgetExhausted,
     EventIdReuse,
     Exists,
+    ExpectationFailed,
     FenceRequired,
     IllegalTransition,
     NotFound,
@@ -50,7 +50,6 @@ from agentstate.store.errors import (
     StaleFence,
     VersionConflict,
 )
-from agentstate.store.payloads import NULL
 from agentstate.store.rows import BudgetRow, LeaseRow, RunRow
 
 _NO_ID = UUID(int=0)  # of rows that are only told of
@@ -73,6 +72,8 @@ class RunsWanted(BaseModel):
     q: fields.Search | None = None
     created_after: fields.Moment | None = None
     created_before: fields.Moment | None = None
+    updated_after: fields.Moment | None = None
+    overdue: fields.Flag | None = None
     order: fields.Order = "newest"
     cursor: fields.CursorText | None = None
     limit: fields.RunsLimit = 50
@@ -87,6 +88,8 @@ class RunsWanted(BaseModel):
             text=self.q,
             created_after=self.created_after,
             created_before=self.created_before,
+            updated_after=self.updated_after,
+            overdue=self.overdue,
             newest_first=self.order == "newest",
         )
 
@@ -100,6 +103,13 @@ class EventsWanted(BaseModel):
     origin: fields.Origin | None = None
     order: fields.Order = "oldest"
     limit: fields.EventsLimit = 100
+
+
+class StoryWanted(BaseModel):
+    """Which of a run's events: numbers above `after_seq`."""
+
+    after_seq: fields.SeqInQuery = 0
+    limit: fields.EventsLimit = 500
 
 
 @router.post(
@@ -117,26 +127,11 @@ class EventsWanted(BaseModel):
 def create_run(request: WorkerRequest, ask: Sent[schemas.CreateAsked]) -> HttpResponse:
     """Make a run with its budgets and first events, in one transaction.
 
-    A child of a leased run needs the parent's token as Agentstate-Fence.
+    The site's default budgets are opened with it, unless it brings its own of the same name. A
+    child of a leased run needs the parent's token as Agentstate-Fence.
     """
     check_unused(request, "If-Match", *([] if ask.parent else ["Agentstate-Fence"]))
-    command = CreateRun(
-        task=ask.task,
-        key=ask.key,
-        status=ask.status,
-        tags=ask.tags,
-        attrs=ask.attrs or EMPTY_OBJECT,
-        parent=ask.parent,
-        deadline_at=ask.deadline_at,
-        deadline_policy=ask.deadline_policy,
-        max_attempts=ask.max_attempts,
-        budgets=tuple(
-            NewBudget(name=b.name, cap=b.cap, unit=b.unit, parent=b.parent) for b in ask.budgets
-        ),
-        events=_new_events(ask.events),
-        retain_seconds=ask.retain_seconds,
-        fence=fence(request),
-    )
+    command = new_run(ask, fence=fence(request))
     made = store.execute(command, by=request.caller, under=circumstances(request))
     answer = reply(
         run_members(_as_made(command, made, request), request.caller),
@@ -217,7 +212,7 @@ def read_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
         "move_run",
         answers=schemas.MovedTold,
         access=WRITE_OR_OPERATE,
-        refuses=(*UNKNOWN, IllegalTransition, VersionConflict, *FENCED),
+        refuses=(*UNKNOWN, IllegalTransition, VersionConflict, ExpectationFailed, *FENCED),
         takes_body=True,
         headers=(*KEYED, FENCE, IF_MATCH),
     ),
@@ -229,17 +224,110 @@ def move_run(
 
     Without a token, `operate` may cancel, pause and resume; everything else is the holder's.
     """
-    command = Transition(
-        run=key,
-        to=ask.to,
-        from_status=ask.from_status,
-        result=ask.result,
-        reason=ask.reason,
-        if_match=version_to_match(request),
-        fence=fence(request),
-    )
+    command = new_move(key, ask, if_match=version_to_match(request), fence=fence(request))
     moved = store.execute(command, by=request.caller, under=circumstances(request))
     return reply_result(moved, etag=run_etag(moved.version))
+
+
+@router.patch(
+    "/{key}",
+    **contract(
+        "change_run",
+        answers=schemas.ChangedTold,
+        access=WRITE_OR_OPERATE,
+        refuses=(*UNKNOWN, VersionConflict, ExpectationFailed, EventIdReuse, *FENCED),
+        takes_body=True,
+        headers=(*KEYED, FENCE, IF_MATCH),
+    ),
+)
+def change_run(
+    request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.PatchAsked]
+) -> HttpResponse:
+    """Change fields of a run, each by its own rule, in one write: notes and attrs are set, counters
+    are added to, tags join and leave.
+
+    `expect` guards single fields, where a version would be too much; every clause that fails is
+    told. The same `id` again answers the first version, whatever the rest says. A run that has
+    ended takes notes, tags, hold and retention; without a token `operate` may change the same.
+    """
+    command = new_patch(key, ask, if_match=version_to_match(request), fence=fence(request))
+    changed = store.execute(command, by=request.caller, under=circumstances(request))
+    return reply_result(changed, etag=run_etag(changed.version))
+
+
+@router.put(
+    "/{key}/telemetry",
+    **contract(
+        "put_telemetry",
+        answers=schemas.TelemetryKeptTold,
+        access=WRITE,
+        refuses=(*UNKNOWN, *FENCED),
+        takes_body=True,
+        headers=(ATTEMPT, FENCE),
+    ),
+)
+def put_telemetry(
+    request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.TelemetryAsked]
+) -> HttpResponse:
+    """Keep what the holder says of itself: the newest stands, and losing one is harmless.
+
+    Fenced like any write, but it moves no version and leaves no event.
+    """
+    check_unused(request, "If-Match")
+    command = PutTelemetry(
+        run=key,
+        host=ask.host,
+        model=ask.model,
+        progress=ask.progress,
+        worker_time=ask.worker_time,
+        fence=fence(request),
+    )
+    under = circumstances(request, repeatable=True)
+    return reply_result(store.execute(command, by=request.caller, under=under))
+
+
+@router.post(
+    "/{key}/signals",
+    **contract(
+        "signal_run",
+        answers=schemas.SignalledTold,
+        access=OPERATE,
+        refuses=(*UNKNOWN, AlreadyTerminal),
+        takes_body=True,
+        headers=KEYED,
+    ),
+)
+def signal_run(
+    request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.SignalAsked]
+) -> HttpResponse:
+    """Tell the holder something, at each of its renewals until it is over.
+
+    cancel and pause are told to the next holder too; resume takes a pause back.
+    """
+    check_unused(request, "If-Match", "Agentstate-Fence")
+    command = SignalRun(run=key, signal=ask.signal, reason=ask.reason)
+    signalled = store.execute(command, by=request.caller, under=circumstances(request))
+    return reply_result(signalled, etag=run_etag(signalled.version))
+
+
+@router.get(
+    "/{key}/story",
+    **contract("read_story", answers=schemas.StoryTold, access=READ, refuses=UNKNOWN),
+)
+def read_story(
+    request: WorkerRequest, key: fields.RunKey, wanted: Query[StoryWanted]
+) -> HttpResponse:
+    """Everything about one run, in one snapshot: its budgets, its events, then its head.
+
+    Pages hold at most `limit` events and 1 MiB; budgets and head stand in each.
+    """
+    found = story.story(
+        key,
+        after_seq=wanted.after_seq,
+        limit=wanted.limit,
+        payloads=request.caller.may("payloads"),
+    )
+    return reply({"items": found.items, "as_of_seq": found.as_of_seq, "next_seq": found.next_seq})
 
 
 @router.post(
@@ -272,19 +360,7 @@ def append_events(
     expected_seq: the last number that the caller has seen. Without it: after whatever is there.
     Event ids are unique in the run for its life: sending the same ones again answers as before.
     """
-    command = Append(
-        run=key,
-        events=_new_events(ask.events),
-        expected_seq=ask.expected_seq,
-        add=ask.add,
-        spend=tuple(
-            Charge(budget=c.budget, amount=c.amount, id=c.id, note=c.note) for c in ask.spend
-        ),
-        to=ask.to,
-        result=ask.result,
-        if_match=version_to_match(request),
-        fence=fence(request),
-    )
+    command = new_append(key, ask, if_match=version_to_match(request), fence=fence(request))
     appended = store.execute(command, by=request.caller, under=circumstances(request))
     return reply_result(appended, status=HTTPStatus.CREATED, etag=run_etag(appended.version))
 
@@ -336,7 +412,7 @@ def export_run(request: WorkerRequest, key: fields.RunKey) -> StreamingHttpRespo
     The format is ours, and `import` takes it back. Its last line counts the others, so that an
     export that was cut off is noticed.
     """
-    request.caller.need("payloads")
+    need(request, "payloads", operation="export_run")
     answer = StreamingHttpResponse(export.export(key), content_type=LINES)
     answer.headers["Content-Disposition"] = f'attachment; filename="{key}.jsonl"'
     return answer
@@ -353,7 +429,3 @@ def verify_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
         {"check": d.check, "what": d.what, "expected": d.expected, "found": d.found} for d in found
     ]
     return reply({"run": key, "sound": not found, "differences": differences})
-
-
-def _new_events(asked: list[schemas.EventAsked]) -> tuple[NewEvent, ...]:
-    return tuple(NewEvent(type=e.type, data=e.data or NULL, id=e.id) for e in asked)

@@ -4,12 +4,16 @@ OpenAPI: a test compares each answer with its description.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from agentstate.api import fields
-from agentstate.store.commands import BUDGETS_PER_RUN, EVENTS_PER_APPEND, RETAIN_SECONDS_MAX
+from agentstate.store.commands import (
+    BUDGETS_PER_RUN,
+    EVENTS_PER_APPEND,
+    OPERATIONS_PER_BATCH,
+)
 from agentstate.store.rules import names
 
 
@@ -55,16 +59,9 @@ class CreateAsked(Asked):
     max_attempts: fields.MaxAttempts = 5
     budgets: list[BudgetAsked] = Field([], max_length=BUDGETS_PER_RUN)
     events: list[EventAsked] = Field([], max_length=EVENTS_PER_APPEND)
-    retain_seconds: (
-        Annotated[
-            int,
-            fields.rule(
-                lambda f, v: names.check_whole(f, v, at_least=0, at_most=RETAIN_SECONDS_MAX)
-            ),
-            fields.whole(0, RETAIN_SECONDS_MAX),
-        ]
-        | None
-    ) = None
+    retain_seconds: fields.RetainSeconds | None = Field(
+        None, description="null: for ever; left out: as the settings say"
+    )
 
 
 class ChargeAsked(Asked):
@@ -96,6 +93,35 @@ class TransitionAsked(Asked):
     from_status: fields.StatusWord | None = Field(None, alias="from")
     result: fields.Payload | None = None
     reason: fields.Note = ""
+    expect: fields.Expect = {}
+
+
+class PatchAsked(Asked):
+    """A change of a run's fields. id: of the change, unique in the run for its life."""
+
+    set: fields.Changes = {}
+    replace: fields.PayloadObject | None = Field(None, description="all attrs at once")
+    add: fields.Counters = {}
+    tags_add: fields.Tags = ()
+    tags_remove: fields.Tags = ()
+    hold: StrictBool | None = None
+    retain_seconds: fields.RetainSeconds | None = None
+    expect: fields.Expect = {}
+    id: fields.Id | None = None
+
+
+class TelemetryAsked(Asked):
+    """What a holder says of itself; what is left out stays as it was."""
+
+    host: fields.Line | None = None
+    model: fields.Line | None = None
+    progress: fields.Payload | None = None
+    worker_time: fields.Moment | None = None
+
+
+class SignalAsked(Asked):
+    signal: fields.Signal
+    reason: fields.Reason
 
 
 class BudgetTold(Told):
@@ -154,6 +180,19 @@ class RunListed(Told):
     lease: LeaseTold | None
 
 
+class TelemetryTold(Told):
+    """The newest that a holder said of itself. skew_ms: how far its clock was ahead of ours."""
+
+    host: str | None
+    model: str | None
+    progress: Any = Field(None, description="as it was sent; with the scope payloads")
+    progress_bytes: int | None = Field(None, description="in place of progress, without the scope")
+    worker_time: fields.Moment | None
+    skew_ms: int | None
+    token: int | None
+    at: fields.Moment
+
+
 class RunTold(RunListed):
     """A run. attrs, result: as they were sent, or their sizes without the scope payloads.
 
@@ -169,6 +208,7 @@ class RunTold(RunListed):
     hold: bool
     expires_at: fields.Moment | None
     budgets: list[BudgetTold]
+    telemetry: TelemetryTold | None
 
 
 class RunsTold(Told):
@@ -184,6 +224,36 @@ class MovedTold(Told):
     version: int
     last_seq: int
     at: fields.Moment
+
+
+class ChangedTold(Told):
+    run: str
+    version: int
+    last_seq: int
+    at: fields.Moment
+
+
+class TelemetryKeptTold(Told):
+    run: str
+    at: fields.Moment
+
+
+class StoryTold(Told):
+    """Rows of the single table in their order: each has `pk`, `sk` and the members of its kind.
+
+    as_of_seq: the run's last number. next_seq: go on with it as `after_seq`; null at the end.
+    """
+
+    items: list[dict[str, Any]]
+    as_of_seq: int
+    next_seq: int | None
+
+
+class ItemsTold(Told):
+    """Rows under one partition key. after: go on with it; null at the end."""
+
+    items: list[dict[str, Any]]
+    after: str | None
 
 
 class SpentTold(BudgetTold):
@@ -245,6 +315,25 @@ class VerifiedTold(Told):
     differences: list[DifferenceTold]
 
 
+class SignalTold(Told):
+    """What an operator wants of the holder; told at each renewal until it is over."""
+
+    signal: str
+    reason: str
+    by: str
+    at: fields.Moment
+
+
+class SignalledTold(Told):
+    """signals: everything that the holder will be told at its next renewal."""
+
+    run: str
+    signals: list[SignalTold]
+    version: int
+    last_seq: int
+    at: fields.Moment
+
+
 # --- leases --------------------------------------------------------------------------------------
 
 
@@ -301,15 +390,6 @@ class AcquiredTold(Told):
     taken_from: str | None = None
     version: int | None = None
     last_seq: int | None = None
-
-
-class SignalTold(Told):
-    """What an operator wants of the holder; told at each renewal until it is over."""
-
-    signal: str
-    reason: str
-    by: str
-    at: fields.Moment
 
 
 class RenewedTold(Told):
@@ -422,8 +502,98 @@ class SpendAsked(Asked):
     note: fields.Note = ""
 
 
+class CapAsked(Asked):
+    cap: fields.Cap
+    reason: fields.Reason
+
+
+class ReserveAsked(Asked):
+    amount: fields.Amount
+    id: fields.ReservationId
+    ttl_seconds: fields.TtlSeconds = names.TTL_SECONDS_DEFAULT
+
+
+class CommitAsked(Asked):
+    """amount: what was really used; 0 if nothing was."""
+
+    amount: fields.Used
+
+
+class NothingAsked(Asked):
+    """An object without members."""
+
+
 class BudgetsTold(Told):
     items: list[BudgetTold]
+
+
+class SharedBudgetsTold(Told):
+    items: list[BudgetTold]
+    next: str | None
+    prev: str | None
+    as_of: fields.Moment
+
+
+class BudgetStateTold(BudgetTold):
+    at: fields.Moment
+
+
+class ReservedTold(Told):
+    """A hold; the sums are the budget's after it."""
+
+    budget: str
+    id: str
+    amount: int
+    expires_at: fields.Moment
+    expires_in_ms: int
+    cap: int
+    spent: int
+    reserved: int
+    left: int
+    version: int
+    at: fields.Moment
+
+
+class SettledTold(Told):
+    """How a reservation ended; late: its hold was dropped before, and the money was spent.
+
+    overdrawn: more was used than the cap allows; nothing more is admitted until it does.
+    """
+
+    budget: str
+    id: str
+    state: fields.HoldState
+    amount: int
+    actual: int
+    cap: int
+    spent: int
+    reserved: int
+    left: int
+    version: int
+    overdrawn: bool
+    at: fields.Moment
+
+
+class ReservationTold(Told):
+    """n: the line of the ledger that made it. expires_in_ms: of one that is held."""
+
+    n: int
+    id: str
+    run: str | None
+    amount: int
+    actual: int | None
+    state: fields.HoldState
+    token: int | None
+    actor: str
+    expires_at: fields.Moment
+    expires_in_ms: int | None
+    created_at: fields.Moment
+    settled_at: fields.Moment | None
+
+
+class ReservationsTold(Told):
+    items: list[ReservationTold]
+    as_of: fields.Moment
 
 
 class EntryTold(Told):
@@ -431,6 +601,7 @@ class EntryTold(Told):
 
     n: int
     kind: str
+    run: str | None
     amount: int
     spent: int
     reserved: int
@@ -446,6 +617,232 @@ class EntryTold(Told):
 
 class LedgerTold(Told):
     items: list[EntryTold]
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+class Fenced(Asked):
+    """An operation under the token of a lease."""
+
+    fence: fields.Token | None = None
+
+
+class Guarded(Fenced):
+    """An operation on a run, if it still has this version."""
+
+    run: fields.RunKey
+    if_match: fields.RunVersion | None = None
+
+
+class OnBudget(Fenced):
+    """An operation on a budget: the run's, or without `run` a shared one."""
+
+    run: fields.RunKey | None = None
+    budget: fields.BudgetName
+
+
+class CreateOperation(CreateAsked, Fenced):
+    op: Literal["create"]
+
+
+class AppendOperation(AppendAsked, Guarded):
+    op: Literal["append"]
+
+
+class TransitionOperation(TransitionAsked, Guarded):
+    op: Literal["transition"]
+
+
+class PatchOperation(PatchAsked, Guarded):
+    op: Literal["patch"]
+
+
+class SpendOperation(SpendAsked, OnBudget):
+    op: Literal["spend"]
+
+
+class ReserveOperation(ReserveAsked, OnBudget):
+    op: Literal["reserve"]
+
+
+class CommitOperation(CommitAsked, OnBudget):
+    op: Literal["commit"]
+    id: fields.ReservationId
+
+
+class ReleaseOperation(OnBudget):
+    op: Literal["release"]
+    id: fields.ReservationId
+
+
+class CheckOperation(Guarded):
+    op: Literal["check"]
+    expect: fields.Expect = {}
+    expected_seq: fields.Seq | None = None
+
+
+Operation = Annotated[
+    CreateOperation
+    | AppendOperation
+    | TransitionOperation
+    | PatchOperation
+    | SpendOperation
+    | ReserveOperation
+    | CommitOperation
+    | ReleaseOperation
+    | CheckOperation,
+    Field(discriminator="op"),
+]
+OPERATIONS = frozenset(
+    {"create", "append", "transition", "patch", "spend", "reserve", "commit", "release", "check"}
+)
+
+
+class BatchAsked(Asked):
+    """Operations in order: each sees what the ones before it did; all of them, or none."""
+
+    operations: list[Operation] = Field(min_length=1, max_length=OPERATIONS_PER_BATCH)
+
+
+class BatchTold(Told):
+    """The operations' answers, in order, each with the members that it has by itself.
+
+    replayed: that operation had been carried out before, and wrote nothing now.
+    """
+
+    results: list[dict[str, Any]]
+    at: fields.Moment
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+class WorkerAsked(Asked):
+    """What a worker process says of itself. slots: how many runs it can work on at once."""
+
+    version: fields.ShortLine | None = None
+    host: fields.ShortLine | None = None
+    slots: fields.Slots | None = None
+    worker_time: fields.Moment | None = None
+
+
+class WorkerSeenTold(Told):
+    """now: the database's clock. signals: a drain, if somebody wants one."""
+
+    worker: str
+    now: fields.Moment
+    signals: list[SignalTold]
+
+
+class DrainAsked(Asked):
+    reason: fields.Reason
+    draining: StrictBool = Field(True, description="false takes the drain back")
+
+
+class WorkerDrainedTold(Told):
+    worker: str
+    draining: bool
+    at: fields.Moment
+
+
+class WorkerTold(Told):
+    """A worker as it announced itself. units: how many it holds now, under a live lease."""
+
+    worker: str
+    version: str | None
+    host: str | None
+    slots: int | None
+    units: int
+    worker_time: fields.Moment | None
+    skew_ms: int | None
+    principal: str
+    first_seen_at: fields.Moment
+    seen_at: fields.Moment
+    drain_at: fields.Moment | None
+    drain_by: str | None
+    drain_reason: str | None
+
+
+class WorkersTold(Told):
+    items: list[WorkerTold]
+    next: str | None
+    prev: str | None
+    as_of: fields.Moment
+
+
+# --- receipts ------------------------------------------------------------------------------------
+
+
+class WroteTold(Told):
+    """Events that one write added to a run. version: the run's, once the last was written."""
+
+    run: str
+    first_seq: int
+    last_seq: int
+    version: int
+    types: list[str]
+    actor: str
+    at: fields.Moment
+
+
+class ChargedTold(Told):
+    """A line of a budget's ledger. run: whose budget it is; null for a shared one."""
+
+    budget: str
+    run: str | None
+    n: int
+    kind: str
+    amount: int
+    actor: str
+    at: fields.Moment
+
+
+class RefusedTold(Told):
+    code: str
+    operation: str
+    run: str | None
+    unit: str | None
+    budget: str | None
+    actor: str
+    attempt: int
+    at: fields.Moment
+
+
+class ActedTold(Told):
+    action: str
+    object: str
+    actor: str
+    at: fields.Moment
+
+
+class KeptTold(Told):
+    """The answer that is kept for an Idempotency-Key. code: of a refusal; null when it was done.
+
+    replays: how often it was given again. After expires_at the key may be used anew.
+    """
+
+    key: str
+    code: str | None
+    detail: str | None
+    replays: int
+    request_id: str | None
+    at: fields.Moment
+    expires_at: fields.Moment
+
+
+class ReceiptTold(Told):
+    """What became of a request. state: refused only when nothing of it was applied.
+
+    unknown: never seen, or it left nothing that is kept: a read, a renewal, telemetry.
+    """
+
+    state: Annotated[str, fields.words("applied", "refused", "unknown")]
+    kept: list[KeptTold]
+    writes: list[WroteTold]
+    charges: list[ChargedTold]
+    actions: list[ActedTold]
+    refusals: list[RefusedTold]
 
 
 # --- the store itself ----------------------------------------------------------------------------

@@ -63,8 +63,8 @@ def _entries_of(run: RunRow, budget: BudgetRow) -> Iterator[EntryRow]:
     after = 0
     while after < budget.entries:
         page = reads.ledger(run_key=run.key, name=budget.name, after=after, limit=PAGE)
-        yield from (entry for entry in page if entry.n <= budget.entries)
-        after = page[-1].n
+        yield from (view.entry for view in page if view.entry.n <= budget.entries)
+        after = page[-1].entry.n
 
 
 # --- lines ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,7 +20,15 @@ from django.db import connection
 from agentstate.store import rowsql
 from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.payloads import PAYLOAD_BYTES_MAX
-from agentstate.store.rows import BudgetRow, EntryRow, EventRow, LeaseRow, RunRow, TermRow
+from agentstate.store.rows import (
+    BudgetRow,
+    EntryRow,
+    EventRow,
+    HoldRow,
+    LeaseRow,
+    RunRow,
+    TermRow,
+)
 
 EVENTS_PAGE_BYTES = 1024 * 1024
 
@@ -56,6 +65,23 @@ class RunView:
     lease: LeaseRow | None
     budgets: tuple[BudgetView, ...]
     now: datetime
+    telemetry: Telemetry | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """The newest that a run's holder said of itself. progress: a JSON text.
+
+    skew_ms: how far its clock was ahead of the database's.
+    """
+
+    host: str | None
+    model: str | None
+    progress: str | None
+    worker_time: datetime | None
+    skew_ms: int | None
+    token: int | None
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +96,8 @@ class BudgetView:
 class RunFilter:
     """Which runs: every condition that is given holds. newest_first: by creation.
 
-    created_after, created_before: exclusive. text: part of the key or task, in any case.
+    created_after, created_before, updated_after: exclusive. text: part of the key or task, in any
+    case. overdue: past its deadline and not ended; False: all the others.
     """
 
     statuses: tuple[str, ...] = ()
@@ -81,6 +108,8 @@ class RunFilter:
     text: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+    updated_after: datetime | None = None
+    overdue: bool | None = None
     newest_first: bool = True
 
 
@@ -122,6 +151,8 @@ def _of(alias: str, columns: str, **instead: str) -> str:
 # Hidden from the moment that its retention is over; the rows go later, with their week.
 EXPIRED = "coalesce(r.expires_at <= agentstate_now() AND NOT r.hold, false)"
 _RUN_WIDTH = len(rowsql.RUN_COLUMNS.split(","))
+_LEASE_WIDTH = len(rowsql.LEASE_COLUMNS.split(","))
+TELEMETRY_COLUMNS = "host, model, progress::text, worker_time, skew_ms, token, at"
 
 BUDGETS = f"""
 SELECT p.name, {_of("b", rowsql.BUDGET_COLUMNS)} FROM agentstate_budget b
@@ -131,16 +162,18 @@ RUN = f"""
 SELECT agentstate_now(), p.key,
     (SELECT json_agg(b ORDER BY b.name)::text FROM ({BUDGETS} WHERE b.run_id = r.id)
         AS b (parent, {rowsql.BUDGET_COLUMNS})),
-    {_of("r", rowsql.RUN_COLUMNS)}, {_of("l", rowsql.LEASE_COLUMNS)}
+    {_of("r", rowsql.RUN_COLUMNS)}, {_of("l", rowsql.LEASE_COLUMNS)},
+    {_of("t", TELEMETRY_COLUMNS)}
 FROM agentstate_run r
 LEFT JOIN agentstate_run p ON p.id = r.parent_id
 LEFT JOIN agentstate_lease l ON l.unit = 'run:' || r.key
+LEFT JOIN agentstate_telemetry t ON t.run_id = r.id
 WHERE r.key = %(key)s
 """
 
 
 def run(key: str) -> RunView:
-    """One run with its lease and budgets. Raises NotFound, RunExpired."""
+    """One run with its lease, budgets and telemetry. Raises NotFound, RunExpired."""
     rows = _rows(RUN, {"key": key})
     if not rows:
         raise NotFound(f"no run {key}", run=key)
@@ -156,14 +189,23 @@ def _expired(key: str) -> RunExpired:
 
 def _run_view(row: Sequence[Any]) -> RunView:
     at, parent, budgets, *columns = row
-    lease = columns[_RUN_WIDTH:]
+    lease = columns[_RUN_WIDTH : _RUN_WIDTH + _LEASE_WIDTH]
+    telemetry = columns[_RUN_WIDTH + _LEASE_WIDTH :]
     return RunView(
         run=rowsql.read_run(columns[:_RUN_WIDTH]),
         parent=parent,
         lease=rowsql.read_lease(lease) if lease[0] is not None else None,
         budgets=tuple(_aggregated(b) for b in json.loads(budgets or "[]")),
         now=at,
+        telemetry=_telemetry(telemetry),
     )
+
+
+def _telemetry(columns: Sequence[Any]) -> Telemetry | None:
+    if not columns or columns[-1] is None:
+        return None
+    names = [name.strip().removesuffix("::text") for name in TELEMETRY_COLUMNS.split(",")]
+    return Telemetry(**dict(zip(names, columns, strict=True)))
 
 
 def _aggregated(members: dict[str, Any]) -> BudgetView:
@@ -174,7 +216,7 @@ def _aggregated(members: dict[str, Any]) -> BudgetView:
 
 
 def runs(*, wanted: RunFilter, limit: int, place: Place | None = None) -> Page[RunView]:
-    """A page of runs with their leases, but without budgets, attrs, result and progress.
+    """A page of runs with their leases, but without budgets, attrs, result, progress, telemetry.
 
     Places: (microseconds since 1970, id as hex).
     """
@@ -207,6 +249,9 @@ _RUN_CONDITIONS = {
     "text": "(r.key ILIKE %(text)s OR r.task ILIKE %(text)s)",
     "created_after": "r.created_at > %(created_after)s",
     "created_before": "r.created_at < %(created_before)s",
+    "updated_after": "r.updated_at > %(updated_after)s",
+    "overdue": "r.deadline_at <= agentstate_now() AND r.ended_at IS NULL",
+    "in_time": "coalesce(r.deadline_at > agentstate_now(), true) OR r.ended_at IS NOT NULL",
 }
 
 
@@ -220,6 +265,9 @@ def _run_params(wanted: RunFilter) -> dict[str, Any]:
         "text": None if wanted.text is None else f"%{_literal(wanted.text)}%",
         "created_after": wanted.created_after,
         "created_before": wanted.created_before,
+        "updated_after": wanted.updated_after,
+        "overdue": wanted.overdue or None,
+        "in_time": wanted.overdue is False or None,
     }
 
 
@@ -300,10 +348,39 @@ def _events_statement(wanted: EventFilter, with_payloads: bool) -> str:
 # --- budgets -------------------------------------------------------------------------------------
 
 _BUDGETS_OF_RUN = f"{BUDGETS} WHERE b.run_id = %(run_id)s ORDER BY b.name"
-LEDGER = f"""
-SELECT {rowsql.ENTRY_COLUMNS} FROM agentstate_budgetentry
-WHERE budget_id = %(budget_id)s AND n > %(after)s ORDER BY n LIMIT %(limit)s
+SHARED_BUDGET = f"{BUDGETS} WHERE b.run_id IS NULL AND b.name = %(name)s"
+SHARED_BUDGETS = f"""
+SELECT agentstate_now(), p.name, {_of("b", rowsql.BUDGET_COLUMNS)} FROM agentstate_budget b
+LEFT JOIN agentstate_budget p ON p.id = b.parent_id
 """
+LEDGER = f"""
+SELECT r.key, {_of("e", rowsql.ENTRY_COLUMNS)} FROM agentstate_budgetentry e
+LEFT JOIN agentstate_run r ON r.id = e.run_id
+WHERE e.budget_id = %(budget_id)s AND e.n > %(after)s ORDER BY e.n LIMIT %(limit)s
+"""
+RESERVATIONS = f"""
+SELECT agentstate_now(), r.key, {_of("h", rowsql.HOLD_COLUMNS)} FROM agentstate_reservation h
+LEFT JOIN agentstate_run r ON r.id = h.run_id
+WHERE h.budget_id = %(budget_id)s AND h.n > %(after)s
+    AND (%(state)s::text IS NULL OR h.state = %(state)s)
+ORDER BY h.n LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryView:
+    """A line of a ledger, and the key of the run that it is about, if there is one."""
+
+    entry: EntryRow
+    run: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldView:
+    """A reservation, and the key of the run that it was made for, if there is one."""
+
+    hold: HoldRow
+    run: str | None
 
 
 def budgets(*, run_key: str) -> tuple[BudgetView, ...]:
@@ -315,19 +392,55 @@ def budgets(*, run_key: str) -> tuple[BudgetView, ...]:
     )
 
 
-def budget(*, run_key: str, name: str) -> BudgetView:
-    """One budget of a run. Raises NotFound, RunExpired."""
+def budget(*, run_key: str | None, name: str) -> BudgetView:
+    """One budget: a run's, or with None a shared one. Raises NotFound, RunExpired."""
+    if run_key is None:
+        return _shared_budget(name)
     for view in budgets(run_key=run_key):
         if view.budget.name == name:
             return view
     raise NotFound(f"the run {run_key} has no budget {name}", run=run_key, budget=name)
 
 
-def ledger(*, run_key: str, name: str, after: int, limit: int) -> tuple[EntryRow, ...]:
+def _shared_budget(name: str) -> BudgetView:
+    for parent, *columns in _rows(SHARED_BUDGET, {"name": name}):
+        return BudgetView(budget=rowsql.read_budget(columns), parent=parent)
+    raise NotFound(f"no shared budget {name}", budget=name)
+
+
+def shared_budgets(*, limit: int, place: Place | None = None) -> Page[BudgetView]:
+    """A page of the budgets that many runs share, by name. Places: (name,)."""
+    order = _Order(('b.name COLLATE "C"',), newest_first=False)
+    params = {"limit": limit + 1, "at0": place.key[0] if place else None}
+    rows = _rows(_page(SHARED_BUDGETS, ["b.run_id IS NULL"], order, place), params)
+    views = [BudgetView(budget=rowsql.read_budget(row[2:]), parent=row[1]) for row in rows]
+    return _paged(
+        views, limit=limit, place=place, key=lambda v: (v.budget.name,), at=_read_at(rows)
+    )
+
+
+def ledger(*, run_key: str | None, name: str, after: int, limit: int) -> tuple[EntryView, ...]:
     """Lines of a budget's ledger with numbers above `after`. Raises NotFound, RunExpired."""
     found = budget(run_key=run_key, name=name).budget
     params = {"budget_id": found.id, "after": after, "limit": limit}
-    return tuple(rowsql.read_entry(row) for row in _rows(LEDGER, params))
+    return tuple(
+        EntryView(entry=rowsql.read_entry(columns), run=key)
+        for key, *columns in _rows(LEDGER, params)
+    )
+
+
+def reservations(
+    *, run_key: str | None, name: str, state: str | None, after: int, limit: int
+) -> tuple[tuple[HoldView, ...], datetime]:
+    """What was reserved of a budget, by the lines of its ledger that are above `after`, and now.
+
+    state: held, committed, released, dropped, late, or all. Raises NotFound, RunExpired.
+    """
+    found = budget(run_key=run_key, name=name).budget
+    params = {"budget_id": found.id, "state": state, "after": after, "limit": limit}
+    rows = _rows(RESERVATIONS, params)
+    views = tuple(HoldView(hold=rowsql.read_hold(row[2:]), run=row[1]) for row in rows)
+    return views, _read_at(rows) or now()
 
 
 # --- leases --------------------------------------------------------------------------------------
@@ -388,6 +501,47 @@ def _lease_view(row: Sequence[Any]) -> LeaseView:
     return LeaseView(lease=rowsql.read_lease(row[1:]), now=row[0])
 
 
+# --- workers -------------------------------------------------------------------------------------
+
+WORKERS = """
+SELECT agentstate_now(), w.name, w.version, w.host, w.slots,
+    (SELECT count(*) FROM agentstate_lease l
+        WHERE l.owner = w.name AND l.expires_at > agentstate_now()),
+    w.worker_time, w.skew_ms, w.principal, w.first_seen_at, w.seen_at, w.drain_at, w.drain_by,
+    w.drain_reason
+FROM agentstate_worker w
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A worker process as it announced itself. units: how many it holds under a live lease."""
+
+    worker: str
+    version: str | None
+    host: str | None
+    slots: int | None
+    units: int
+    worker_time: datetime | None
+    skew_ms: int | None
+    principal: str
+    first_seen_at: datetime
+    seen_at: datetime
+    drain_at: datetime | None
+    drain_by: str | None
+    drain_reason: str | None
+
+
+def workers(*, limit: int, place: Place | None = None) -> Page[WorkerView]:
+    """A page of the workers that announced themselves, by name. Places: (name,)."""
+    order = _Order(('w.name COLLATE "C"',), newest_first=False)
+    params = {"limit": limit + 1, "at0": place.key[0] if place else None}
+    rows = _rows(_page(WORKERS, [], order, place), params)
+    names = [column.name for column in dataclass_fields(WorkerView)]
+    views = [WorkerView(**dict(zip(names, row[1:], strict=True))) for row in rows]
+    return _paged(views, limit=limit, place=place, key=lambda v: (v.worker,), at=_read_at(rows))
+
+
 # --- keyset pages --------------------------------------------------------------------------------
 
 
@@ -410,7 +564,8 @@ class _Order:
 
 def _page(select: str, conditions: Sequence[str], order: _Order, place: Place | None) -> str:
     """The statement of one page. It asks for a row more than fits, to know whether more follow."""
-    where = [*conditions, order.beyond(place)] if place else list(conditions)
+    where = [f"({condition})" for condition in conditions]
+    where += [order.beyond(place)] if place else []
     clause = f"WHERE {' AND '.join(where)}" if where else ""
     by = order.by(backward=bool(place and place.backward))
     return f"{select} {clause} ORDER BY {by} LIMIT %(limit)s"

@@ -49,9 +49,9 @@ def test_an_export_is_what_the_history_in_memory_is(lived):
         events=reads.events(run_key="42", wanted=reads.EventFilter(), limit=500).items,
         budgets=[b.budget for b in view.budgets],
         entries=[
-            entry
+            line.entry
             for b in view.budgets
-            for entry in reads.ledger(run_key="42", name=b.budget.name, after=0, limit=500)
+            for line in reads.ledger(run_key="42", name=b.budget.name, after=0, limit=500)
         ],
     )
     assert lived.get("/runs/42/export").text == "".join(export.run_lines(whole))

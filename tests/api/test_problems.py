@@ -58,7 +58,7 @@ def test_an_address_that_is_none_is_a_problem_too(api, path):
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("DELETE", "/runs/42", "GET, HEAD"),
+        ("DELETE", "/runs/42", "GET, HEAD, PATCH"),
         ("PUT", "/runs", "GET, HEAD, POST"),
         ("GET", "/runs/42/transitions", "POST"),
         ("GET", "/leases/claim", "POST"),
