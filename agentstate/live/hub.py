@@ -77,8 +77,7 @@ class Subscription:
         if message is Notice.BYE or self.queue.full():
             while not self.queue.empty():
                 self.queue.get_nowait()
-        elif self.queue.qsize() == QUEUE_SIZE - 1:
-            message = Notice.RESYNC
+            message = message if message is Notice.BYE else Notice.RESYNC
         self.queue.put_nowait(message)
 
     def _concerns(self, hint: Hint) -> bool:

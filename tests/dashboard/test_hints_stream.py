@@ -1,0 +1,103 @@
+"""The stream of hints, over the product's own server."""
+
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.db import connection
+from django.test import Client
+
+from agentstate.live import sessions, views
+from agentstate.store.execute import moving_the_feed
+from tests.api.serving import serving
+from tests.dashboard.conftest import person
+from tests.store.asking import Asking, event
+from tests.store.waiting import wait_for
+
+
+@pytest.fixture
+def site(transactional_db):
+    with moving_the_feed(), serving() as address:
+        yield address
+
+
+def cookie(name="ana", role="operator"):
+    client = Client()
+    client.force_login(person(name, role))
+    return f"agentstate_session={client.cookies['agentstate_session'].value}"
+
+
+class Stream:
+    """A stream as a browser opens it."""
+
+    def __init__(self, site, path, cookie=""):
+        self.connection = http.client.HTTPConnection(urlsplit(site).netloc, timeout=20)
+        self.connection.request("GET", path, headers={"Cookie": cookie})
+        self.answer = self.connection.getresponse()
+
+    def block(self):
+        """The lines up to the next empty one."""
+        lines = []
+        while line := self.answer.readline().decode().rstrip("\n"):
+            lines.append(line)
+        return lines
+
+    def close(self):
+        self.answer.close()
+        self.connection.close()
+
+
+def test_hints_come_as_they_happen(site):
+    store = Asking()
+    store.create("42")
+    stream = Stream(site, "/live/console?run=42", cookie())
+    assert stream.answer.status == 200
+    assert stream.answer.getheader("Content-Type") == "text/event-stream"
+    assert stream.answer.getheader("Cache-Control") == "no-cache"
+    assert stream.block() == ["retry: 2000"]
+
+    store.create("other")
+    store.append("42", [event()])
+
+    said = stream.block()
+    while said[0] != "event: hint" or '"42": 2' not in said[1]:
+        said = stream.block()
+    assert set(json.loads(said[1].removeprefix("data: "))["runs"]) == {"42"}
+    stream.close()
+
+
+def test_only_people_with_a_role_may_listen(site):
+    assert Stream(site, "/live/console").answer.status == 401
+    assert Stream(site, "/live/console", "agentstate_session=made-up").answer.status == 401
+    assert Stream(site, "/live/console", cookie("new", None)).answer.status == 403
+    assert Stream(site, "/live/console?run=" + "x" * 300, cookie("ana")).answer.status == 400
+
+
+def test_a_stream_ends_with_its_session_and_holds_no_connection(site, monkeypatch):
+    monkeypatch.setattr(sessions, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(sessions.Watch.__init__, "__kwdefaults__", {"every_seconds": 0.1})
+    monkeypatch.setattr(views, "PING_SECONDS", 0.1)
+    streams = [Stream(site, "/live/console", cookie(f"p-{n}")) for n in range(3)]
+    for stream in streams:
+        assert stream.block() == ["retry: 2000"]
+    wait_for(lambda: sessions_of_pages() == 0)
+
+    Session.objects.all().delete()
+
+    for stream in streams:
+        while stream.answer.readline():
+            pass
+        stream.close()
+
+
+def sessions_of_pages() -> int:
+    """Connections of the server beside this test's own and those that listen or check."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND application_name = %s",
+            [connection.settings_dict["OPTIONS"]["application_name"]],
+        )
+        return max(0, cursor.fetchone()[0] - 1)  # the mover's
