@@ -29,7 +29,7 @@ TASKS = (
     "review pull request 977",
     "find the slow query of the orders page",
 )
-BUDGET = (NewBudget(name="tokens", cap=160_000),)
+BUDGET = (NewBudget(name="tokens", cap=48_000),)
 
 
 def step(number: int) -> NewEvent:
@@ -114,7 +114,9 @@ class Scene:
     def ordinary(self, number: int) -> None:
         """One of the others: waiting, at work, silent, or at an end of some kind."""
         store, key = self.store, f"{('inv', 'issue', 'deps', 'pr')[number % 4]}-{1000 + number}"
-        store.create(key, task=TASKS[number % len(TASKS)], budgets=BUDGET)
+        cap = (6_000, 9_000, 30_000)[number % 3]
+        budgets = (NewBudget(name="tokens", cap=cap),)
+        store.create(key, task=TASKS[number % len(TASKS)], budgets=budgets)
         if number % 9 == 0:
             return
         lease = store.hold(key, f"w-{number % 7 + 1}~{number * 977 % 4096:03x}", ttl_seconds=60)
