@@ -23,6 +23,7 @@ from django.db import connection, transaction
 
 from agentstate.store import answers, feed, minutes, partitions
 from agentstate.store import rowsql as sql
+from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
     Acquired,
@@ -48,39 +49,35 @@ from agentstate.store.errors import (
     Unavailable,
 )
 from agentstate.store.ids import uuid7
+from agentstate.store.lanes import Lane
 from agentstate.store.plan import Plan, plan
 from agentstate.store.rows import run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 
-LOCK_TIMEOUT = "3s"
-TRIES = 4
+# A lock that is not had in time is a 503. A batch waits only briefly: one locked run must not hold
+# up the others, so each command is then done by itself.
+LOCK_TIMEOUT, LOCK_TIMEOUT_OF_A_BATCH = "3s", "100ms"
+TRIES, TRIES_OF_A_BATCH = 4, 2
 BATCH = 200
 DEAD_HOLDS_PER_CHARGE = 100
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """A command, who asks, and the circumstances in which it came."""
-
-    command: Command[Any]
-    by: Caller
-    under: Circumstances = PLAIN
-
-
-type Outcome = Result | Refusal
-
-
 def execute[R: Result](command: Command[R], *, by: Caller, under: Circumstances = PLAIN) -> R:
     """Carry out one command and return its result, or raise the Refusal.
 
     It is durable before this returns. The result is marked `replayed` when it is the first answer
-    to a request that was repeated.
+    to a request that was repeated. Commands that other threads bring meanwhile go along
+    (`lanes.py`).
     """
-    (outcome,) = execute_all([Ask(command=command, by=by, under=under)])
-    if isinstance(outcome, Refusal):
+    ask = Ask(command=command, by=by, under=under)
+    if isinstance(command, ALONE) or connection.in_atomic_block:
+        (outcome,) = execute_all([ask])
+    else:
+        outcome = (LEASES if isinstance(command, OF_LEASES) else WRITES).submit(ask)
+    if isinstance(outcome, Exception):
         raise outcome
     return cast("R", outcome)
 
@@ -93,13 +90,25 @@ def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
     """
     if not 1 <= len(asks) <= BATCH:
         raise ValueError(f"1 to {BATCH} commands at a time")
-    outcomes = _try(asks)
-    if outcomes is None and len(asks) > 1:
-        outcomes = [outcome for ask in asks for outcome in _settled([ask])]
-    if outcomes is None:
-        outcomes = [_unavailable() for _ in asks]
-    _afterwards()
+    outcomes = _together(asks) if len(asks) > 1 else None
+    return [_alone(ask) for ask in asks] if outcomes is None else outcomes
+
+
+def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
+    """Several commands in one transaction; None when the database rolled it back."""
+    outcomes = _try(asks, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH)
+    if outcomes is not None:
+        _afterwards()
     return outcomes
+
+
+def _alone(ask: Ask) -> Outcome:
+    """One command in a transaction of its own."""
+    outcomes = _try([ask], lock_timeout=LOCK_TIMEOUT, tries=TRIES)
+    _afterwards()
+    if outcomes is None:
+        return Unavailable("the database did not answer in time", retry_after_ms=1_000)
+    return outcomes[0]
 
 
 def _afterwards() -> None:
@@ -110,19 +119,10 @@ def _afterwards() -> None:
         minutes.TALLY.write()
 
 
-def _settled(asks: Sequence[Ask]) -> list[Outcome]:
-    outcomes = _try(asks)
-    return [_unavailable() for _ in asks] if outcomes is None else outcomes
-
-
-def _unavailable() -> Unavailable:
-    return Unavailable("the database did not answer in time", retry_after_ms=1_000)
-
-
-def _try(asks: Sequence[Ask]) -> list[Outcome] | None:
+def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome] | None:
     """Try a few times; None when the database rolled it back each time."""
-    for attempt in range(TRIES):
-        batch, began = _Batch(asks), time.monotonic()
+    for attempt in range(tries):
+        batch, began = _Batch(asks, lock_timeout), time.monotonic()
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 batch.run(cursor)
@@ -132,6 +132,8 @@ def _try(asks: Sequence[Ask]) -> list[Outcome] | None:
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
+            if lock_timeout == LOCK_TIMEOUT_OF_A_BATCH and _waited_for_a_lock(failed):
+                return None
             _back_off(attempt)
     return None
 
@@ -165,6 +167,10 @@ _TRY_AGAIN = {
     psycopg.errors.QueryCanceled.sqlstate,
     psycopg.errors.DuplicateTable.sqlstate,
 }
+
+
+def _waited_for_a_lock(failed: DatabaseFailure) -> bool:
+    return isinstance(failed.__cause__, psycopg.errors.LockNotAvailable)
 
 
 def _cut(state: str) -> bool:
@@ -222,8 +228,8 @@ class _Item:
 class _Batch:
     """The commands of one transaction. `decided` turns true when only COMMIT is left."""
 
-    def __init__(self, asks: Sequence[Ask]) -> None:
-        self.asks = asks
+    def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
+        self.asks, self.lock_timeout = asks, lock_timeout
         self.items = [_Item(ask, plan(ask.command)) for ask in asks]
         self.decided = False
         self.xact_id = ""
@@ -237,7 +243,7 @@ class _Batch:
         return [item for item in self.items if item.outcome is None]
 
     def run(self, cursor: Any) -> None:
-        cursor.execute(sql.BEGIN, [LOCK_TIMEOUT])
+        cursor.execute(sql.BEGIN, [self.lock_timeout])
         self._lock_keys(cursor)
         self._replay_kept(cursor)
         draft = self._lock_rows(cursor)
@@ -258,7 +264,7 @@ class _Batch:
                 run_key=item.plan.run or "",
                 operation=item.plan.operation,
                 worker=item.plan.worker or item.worker or "",
-                outcome=item.outcome.code if isinstance(item.outcome, Refusal) else minutes.OK,
+                outcome=_outcome_code(item.outcome),
                 events=item.events,
                 attempt=item.ask.under.attempt,
                 latency_ms=latency_ms,
@@ -307,7 +313,7 @@ class _Batch:
         units = {unit for part in parts for unit in part.units}
         leases = _rows(cursor, sql.LOCK_UNITS, [sorted(units)], sql.read_lease) if units else []
         for item in items:
-            leases += self._choose_units(cursor, item)
+            leases += self._choose_units(cursor, item, {row.unit for row in leases})
         parts = [part for item in items for part in item.parts]
         run_keys = {key for part in parts for key in part.runs}
         run_ids = {row.run_id for row in leases if row.run_id} if self._needs_runs(items) else set()
@@ -337,7 +343,7 @@ class _Batch:
         choosing = (ClaimRuns, NoteLapsed, CarryOutDeadlines)
         return any(isinstance(item.ask.command, choosing) for item in items)
 
-    def _choose_units(self, cursor: Any, item: _Item) -> list[Any]:
+    def _choose_units(self, cursor: Any, item: _Item, taken: Set[str]) -> list[Any]:
         """Claims and the sweep name no unit: take those that wait and that nobody else looks at."""
         command = item.ask.command
         if isinstance(command, ClaimRuns):
@@ -346,6 +352,7 @@ class _Batch:
                 "tag": command.tag,
                 "owner": command.owner,
                 "limit": command.limit,
+                "taken": sorted(taken),
             }
             cursor.execute(sql.CLAIM_UNITS, wanted)
         elif isinstance(command, NoteLapsed):
@@ -513,6 +520,10 @@ class _Batch:
             )
         except Refusal as refusal:
             return refusal
+        except Exception as bug:
+            # It fails this command alone; the others of the batch know nothing of it.
+            log.exception("a rule failed: %s", item.plan.operation)
+            return bug
         finally:
             run = draft.find_run(item.plan.run) if item.plan.run else None
             item.worker = run.owner if run else None
@@ -616,10 +627,10 @@ class _Batch:
             key, outcome = item.record_key, item.outcome
             if key is None or outcome is None or item.replayed_record or key in seen:
                 continue
-            if isinstance(outcome, Refusal) and not outcome.kept:
+            if isinstance(outcome, Exception) and not getattr(outcome, "kept", False):
                 continue
             seen.add(key)
-            kind, answer = answers.dump(outcome)
+            kind, answer = answers.dump(cast("Result | Refusal", outcome))
             fingerprint = item.ask.under.fingerprint or b""
             yield {
                 "principal": key[0],
@@ -630,6 +641,12 @@ class _Batch:
                 "request_id": item.ask.under.request_id,
                 "at": now,
             }
+
+
+def _outcome_code(outcome: Outcome | None) -> str:
+    if isinstance(outcome, Refusal):
+        return outcome.code
+    return "failed" if isinstance(outcome, Exception) else minutes.OK
 
 
 def _split(rows: Mapping[Any, Any], new: Set[Any]) -> tuple[list[Any], list[Any]]:
@@ -668,7 +685,7 @@ def _again(earlier: _Item, item: _Item) -> Outcome:
     if earlier.ask.under.fingerprint != item.ask.under.fingerprint:
         return IdempotencyKeyReuse(key=item.ask.under.idempotency_key)
     outcome = cast("Outcome", earlier.outcome)
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Exception):
         return outcome
     return replace(outcome, replayed=True)
 
@@ -813,3 +830,9 @@ def moving_the_feed() -> Iterator[None]:
         yield
     finally:
         feed.MOVER.stop()
+
+
+# The sweeps choose their rows themselves, many at a time: they hold up nobody else's command.
+ALONE = (NoteLapsed, DropDeadHolds, CarryOutDeadlines)
+WRITES = Lane(together=_together, alone=_alone)
+LEASES = Lane(together=_together, alone=_alone)

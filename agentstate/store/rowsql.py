@@ -167,6 +167,7 @@ CLAIM_UNITS = """
 SELECT l.unit FROM agentstate_run r JOIN agentstate_lease l ON l.run_id = r.id
 WHERE r.status IN ('pending', 'running') AND (r.status = 'pending' OR r.last_token IS NOT NULL)
     AND (l.token IS NULL OR l.expires_at <= agentstate_now())
+    AND l.unit <> ALL(%(taken)s)
     AND (%(task)s::text IS NULL OR r.task = %(task)s)
     AND (%(tag)s::text IS NULL OR r.tags @> ARRAY[%(tag)s::text])
     AND (l.hold_off_until IS NULL OR l.hold_off_until <= agentstate_now()
