@@ -20,13 +20,24 @@ from agentstate.store.rules import names
 
 BUDGET, EVENT, META = 0, 1, 2
 PAGE_BYTES = 1024 * 1024
+LABEL, DIGITS_MAX = "evt#", 16
 
 _TIME = "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 _BUDGET_BODY = (
     "'name', b.name, 'unit', b.unit, 'cap', b.cap, 'reserved', b.reserved, 'spent', b.spent,"
     " 'overdrawn', b.overdrawn, 'version', b.version"
 )
-_DATA = "'data', CASE WHEN %(payloads)s THEN e.data END, 'data_bytes', octet_length(e.data::text)"
+
+
+def _payload(name: str, column: str) -> str:
+    """The payload, for those who may see it, and its size."""
+    return (
+        f"'{name}', CASE WHEN %(payloads)s THEN {column} END,"
+        f" '{name}_bytes', octet_length({column}::text)"
+    )
+
+
+# The events' numbers come as ranges, for those whose labels begin with a prefix.
 STORY = f"""
 WITH r AS (
     SELECT *, coalesce(expires_at <= agentstate_now() AND NOT hold, false) AS expired
@@ -37,9 +48,12 @@ WITH r AS (
         FROM agentstate_budget b JOIN r ON r.id = b.run_id) b
 ), e AS (
     SELECT e.*, 'evt#' || lpad(e.seq::text, greatest(6, length(e.seq::text)), '0') AS sk
-    FROM agentstate_event e
-    WHERE e.run_id = (SELECT id FROM r) AND e.seq > %(after_seq)s
-    ORDER BY e.seq LIMIT %(events)s
+    FROM unnest(%(lows)s::bigint[], %(highs)s::bigint[]) AS w (low, high) CROSS JOIN LATERAL (
+        SELECT * FROM agentstate_event e
+        WHERE e.run_id = (SELECT id FROM r) AND e.seq > %(after_seq)s
+            AND e.seq BETWEEN w.low AND w.high
+        ORDER BY e.seq LIMIT %(events)s
+    ) e ORDER BY e.seq LIMIT %(events)s
 ), bounded AS (
     SELECT e.*, sum(octet_length(e.data::text)) OVER (ORDER BY e.seq) AS bytes FROM e
 ), items AS (
@@ -49,20 +63,24 @@ WITH r AS (
     UNION ALL
     SELECT {EVENT}, e.seq, e.sk,
         json_build_object('pk', 'run#' || r.key, 'sk', e.sk, 'seq', e.seq, 'type', e.type,
-            'origin', e.origin, {_DATA}, 'id', e.event_id, 'token', e.token, 'add', e.add,
-            'version', e.version, 'actor', e.actor, 'at', {_TIME.format("e.at")})
+            'origin', e.origin, {_payload("data", "e.data")}, 'id', e.event_id, 'token', e.token,
+            'add', e.add, 'version', e.version, 'actor', e.actor, 'at', {_TIME.format("e.at")})
     FROM bounded e JOIN r ON true
     WHERE e.bytes <= {PAGE_BYTES} OR e.seq = (SELECT min(seq) FROM e)
     UNION ALL
     SELECT {META}, 1, 'meta',
         json_build_object('pk', 'run#' || r.key, 'sk', 'meta', 'task', r.task, 'status', r.status,
             'version', r.version, 'last_seq', r.last_seq, 'counters', r.counters, 'tags', r.tags,
-            'notes', r.notes, 'attrs', r.attrs, 'result', r.result, 'owner', r.owner,
-            'token', r.token, 'attempt', r.attempt, 'created_at', {_TIME.format("r.created_at")},
-            'updated_at', {_TIME.format("r.updated_at")}, 'ended_at', {_TIME.format("r.ended_at")})
+            'notes', r.notes, {_payload("attrs", "r.attrs")}, {_payload("result", "r.result")},
+            'owner', r.owner, 'token', r.token, 'attempt', r.attempt,
+            'created_at', {_TIME.format("r.created_at")},
+            'updated_at', {_TIME.format("r.updated_at")},
+            'ended_at', {_TIME.format("r.ended_at")})
     FROM r
 )
-SELECT r.expired, r.last_seq, i.kind, i.n, i.sk, i.body::text
+SELECT r.expired, r.last_seq, (SELECT count(*) FROM e) > (SELECT count(*) FROM bounded WHERE
+        bytes <= {PAGE_BYTES} OR seq = (SELECT min(seq) FROM e)) AS cut,
+    i.kind, i.n, i.sk, i.body::text
 FROM r LEFT JOIN items i ON (i.kind, i.n) > (%(after_kind)s, %(after_n)s)
     AND starts_with(i.sk, %(prefix)s)
 ORDER BY i.kind, i.n
@@ -107,7 +125,7 @@ def story(key: str, *, after_seq: int = 0, limit: int = 500, payloads: bool = Tr
     """
     rows = _read(key, after_seq=after_seq, events=limit, payloads=payloads)
     last_seq = int(rows[0][1])
-    numbers = [n for _, _, kind, n, _, _ in rows if kind == EVENT]
+    numbers = [n for *_, kind, n, _, _ in rows if kind == EVENT]
     last = numbers[-1] if numbers else after_seq
     return Story(
         items=tuple(RawJSON(body) for *_, body in rows if body is not None),
@@ -145,13 +163,19 @@ def _items_of_run(key: str, prefix: str, after: str | None, limit: int, *, paylo
         prefix=prefix,
         after_kind=after_kind,
         after_n=after_n,
-        after_seq=max(after_n if after_kind == EVENT else 0, _first_number(prefix) - 1),
+        after_seq=after_n if after_kind == EVENT else 0,
         events=limit + 1 if after_kind < META else 0,
         payloads=payloads,
     )
-    found = [(sk, RawJSON(body)) for *_, sk, body in rows if body is not None]
+    # Cut off by its size: what comes after the events comes with the last of them.
+    cut = rows[0][2]
+    found = [
+        (sk, RawJSON(body))
+        for *_, kind, _, sk, body in rows
+        if body is not None and not (cut and kind == META)
+    ]
     page = found[:limit]
-    more = len(found) > limit
+    more = cut or len(found) > limit
     return Items(
         items=tuple(body for _, body in page), after=page[-1][0] if more and page else None
     )
@@ -163,7 +187,7 @@ def _position(key: str, after: str | None) -> tuple[int, int]:
         return BUDGET, 0
     if after == "meta":
         return META, 1
-    event = re.fullmatch(r"evt#(\d{6,18})", after)
+    event = re.fullmatch(r"evt#([0-9]{6,18})", after)
     if event:
         return EVENT, int(event[1])
     if after == "budget":
@@ -182,16 +206,31 @@ def _position(key: str, after: str | None) -> tuple[int, int]:
     raise Invalid("after", "a sort key of this partition")
 
 
-def _first_number(prefix: str) -> int:
-    """The lowest number whose label can begin with `prefix`: where to start reading."""
-    digits = prefix.removeprefix("evt#") if prefix.startswith("evt#") else ""
-    return int(digits.ljust(6, "0")) if digits.isdigit() and len(digits) <= 6 else 0
+def _ranges(prefix: str) -> list[tuple[int, int]]:
+    """The numbers whose labels begin with `prefix`, ascending, both ends included.
+
+    A label has at least six digits: `evt#1` begins those of 100000 to 199999, of 1000000 to
+    1999999, and so on; `evt#00001` those of 10 to 19 alone.
+    """
+    if LABEL.startswith(prefix):
+        return [(1, 10**DIGITS_MAX - 1)]
+    digits = prefix.removeprefix(LABEL)
+    if not prefix.startswith(LABEL) or not re.fullmatch(rf"[0-9]{{1,{DIGITS_MAX}}}", digits):
+        return []
+    number, missing = int(digits), max(0, 6 - len(digits))
+    if digits.startswith("0"):
+        lengths = range(missing, missing + 1) if len(digits) <= 6 else range(0)
+    else:
+        lengths = range(missing, DIGITS_MAX - len(digits) + 1)
+    return [(number * 10**n, (number + 1) * 10**n - 1) for n in lengths]
 
 
 def _read(key: str, **values: Any) -> list[tuple[Any, ...]]:
     defaults: dict[str, Any] = {
         "key": key, "prefix": "", "after_kind": BUDGET, "after_n": 0, "after_seq": 0,
     }  # fmt: skip
+    ranges = _ranges(values.get("prefix", ""))
+    values |= {"lows": [low for low, _ in ranges], "highs": [high for _, high in ranges]}
     with connection.cursor() as cursor:
         cursor.execute(STORY, defaults | values)
         rows = cursor.fetchall()

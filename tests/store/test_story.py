@@ -115,6 +115,58 @@ def test_the_order_is_right_on_both_sides_of_the_millionth_event(store):
     assert store.append("big").last_seq == 1_000_003
 
 
+def bring_in(numbers):
+    rows(
+        "INSERT INTO agentstate_event (run_id, seq, version, type, origin, data, actor, at)"
+        " SELECT id, n, n, 'x', 'worker', 'null', 'key:fleet', now()"
+        f" FROM agentstate_run, unnest(ARRAY{numbers}::bigint[]) n WHERE key = 'big'"
+    )
+    rows(
+        "UPDATE agentstate_run SET last_seq = %s, version = %s WHERE key = 'big'",
+        *[numbers[-1]] * 2,
+    )
+
+
+def pages(**wanted):
+    found, after = [], None
+    while True:
+        page = items("run#big", after=after, **wanted)
+        found += [int(key.removeprefix("evt#")) for key in keys(page)]
+        after = page.after
+        if after is None:
+            return found
+
+
+@pytest.mark.parametrize("prefix", ["1", "10", "100000", "1000000", "10000000", "00001", "0000001"])
+def test_a_prefix_finds_numbers_of_every_length(store, prefix):
+    store.create("big")
+    numbers = [2, 9, 10, 19, 20, 99_999, 100_000, 100_001, 199_999, 200_000, 999_999, 1_000_000,
+               1_000_009, 1_999_999, 2_000_000, 10_000_000]  # fmt: skip
+    bring_in(numbers)
+    expected = [n for n in [1, *numbers] if f"{n:06d}".startswith(prefix)]
+    for limit in (1, 2, 100):
+        assert pages(sk_prefix=f"evt#{prefix}", limit=limit) == expected
+    assert items("run#big", sk_prefix="evt#²").items == ()
+
+
+def test_a_page_that_is_cut_by_its_size_says_where_to_go_on(store, run):
+    store.append("42", [event(data="x" * 400_000) for _ in range(4)])
+    found, after, count = [], None, 0
+    while count == 0 or after is not None:
+        page = items("run#42", after=after)
+        found += keys(page)
+        after, count = page.after, count + 1
+    assert found == [*WHOLE[:2], *(f"evt#{n:06d}" for n in range(1, 8)), "meta"]
+    assert count > 1
+
+
+def test_attrs_and_result_are_payloads_too(store, run):
+    store.create("a", attrs=RawJSON('{"x": 1.0}'))
+    assert '"attrs" : {"x": 1.0}' in story("a").items[-1].text
+    hidden = json.loads(story("a", payloads=False).items[-1].text)
+    assert (hidden["attrs"], hidden["attrs_bytes"], hidden["result"]) == (None, 10, None)
+
+
 def test_an_expired_run_has_no_story(store, clock):
     store.create("42", retain_seconds=1)
     store.move("42", "cancelled")
