@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
@@ -44,8 +44,8 @@ def dump(answer: Result | Refusal) -> tuple[str, str]:
         }
         return REFUSED, write(told)
     if isinstance(answer, BatchDone):
-        parts = [dump(result) for result in answer.results]
-        results = [[kind, RawJSON(text)] for kind, text in parts]
+        parts = [(*dump(result), result.replayed) for result in answer.results]
+        results = [[kind, RawJSON(text), replayed] for kind, text, replayed in parts]
         return type(answer).__name__, write({"at": answer.at, "results": results})
     return type(answer).__name__, write(members(answer))
 
@@ -56,9 +56,8 @@ def load(kind: str, text: str) -> Result | Refusal:
     if kind == REFUSED:
         return _load_refusal(told)
     if kind == BatchDone.__name__:
-        results = tuple(load(inner, json.dumps(part)) for inner, part in told["results"])
         return BatchDone(
-            results=cast("tuple[Result, ...]", results),
+            results=tuple(_load_operation(*part) for part in told["results"]),
             at=datetime.fromisoformat(told["at"]),
             replayed=True,
         )
@@ -66,6 +65,11 @@ def load(kind: str, text: str) -> Result | Refusal:
     answer = _load_dataclass(result_class, told, replayed=True)
     assert isinstance(answer, Result)
     return answer
+
+
+def _load_operation(kind: str, told: Mapping[str, Any], replayed: bool) -> Result:
+    """An operation of a batch, marked as it was in the first answer."""
+    return replace(cast("Result", load(kind, json.dumps(told))), replayed=replayed)
 
 
 def _load_refusal(told: Mapping[str, Any]) -> Refusal:
