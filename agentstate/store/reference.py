@@ -36,8 +36,8 @@ def store_docs() -> str:
 def _moves() -> Iterator[str]:
     yield "## A run's status"
     yield ""
-    yield "Terminal states absorb: nothing leads out of them. A dashed move needs no token of an"
-    yield "operator; every move of a run that was ever leased needs the holder's, else."
+    yield "Terminal states absorb: nothing leads out of them. Dashed: an operator needs no token."
+    yield "Else every move of a run that was ever leased needs the holder's."
     yield ""
     yield "```mermaid"
     yield "flowchart LR"
@@ -67,8 +67,8 @@ def _policies() -> Iterator[str]:
 def _ages() -> Iterator[str]:
     yield "## What ages out"
     yield ""
-    yield "A run goes after its own `retain_seconds`, counted from its end (hidden at once, its rows"
-    yield "with its week); a live run never. Beside that:"
+    yield "A run goes after its own `retain_seconds`, counted from its end: hidden at once, its rows"
+    yield "with its week. A live run never goes. Beside that:"
     yield ""
     yield "| rows | kept for |"
     yield "|---|---|"
