@@ -10,6 +10,8 @@ import sys
 
 import uvicorn
 
+from agentstate.store.feed import MOVER
+
 STREAMS_GRACE_SECONDS = 3
 
 
@@ -23,7 +25,12 @@ def main(descriptor: int) -> None:
         timeout_graceful_shutdown=STREAMS_GRACE_SECONDS,
         server_header=False,
     )
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+    # Readers of the feed hear of what this process writes at once, not at Celery's next second.
+    MOVER.start()
+    try:
+        uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+    finally:
+        MOVER.stop()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from django.db import InterfaceError, OperationalError
@@ -90,7 +90,7 @@ async def wait_for_page(follower: Follower, after: int, *, seconds: float) -> Lo
                 return look
 
 
-async def stream(follower: Follower, first: Look) -> AsyncIterator[str]:
+async def stream(follower: Follower, first: Look) -> AsyncGenerator[str]:
     """Server-sent events from what was found first, until there is a reason to end.
 
     Each item is one event with its number as `id:`; a comment at least every 10 s; at the end an

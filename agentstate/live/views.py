@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connections
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from agentstate.live.hub import Hint, Message, Notice, hub
+from agentstate.live.sending import EventStream
 from agentstate.live.sessions import watch
 
 RETRY_MS = 2_000
@@ -19,11 +20,6 @@ PING_SECONDS = 10.0
 # Then the browser connects again and is looked at anew.
 LONGEST_SECONDS = 600.0
 KEY_CHARS_MAX = 200
-HEADERS = {
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-    "Content-Encoding": "identity",
-}
 
 
 async def console(request: HttpRequest) -> HttpResponseBase:
@@ -42,10 +38,10 @@ async def console(request: HttpRequest) -> HttpResponseBase:
         return HttpResponse(status=400)
     await sync_to_async(connections.close_all)()
     stream = send_hints(request.session.session_key, user.pk, run)
-    return StreamingHttpResponse(stream, content_type="text/event-stream", headers=HEADERS)
+    return EventStream(stream)
 
 
-async def send_hints(session: str, user: int, run: str | None) -> AsyncIterator[str]:
+async def send_hints(session: str, user: int, run: str | None) -> AsyncGenerator[str]:
     """Hints as they come, a comment when there is none, an end when the session is over."""
     watched, source = watch(), hub()
     over = watched.enter(session, user)
