@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from django.http import HttpResponse
 from ninja import Query, Router
 from pydantic import BaseModel
@@ -12,7 +15,7 @@ from agentstate.api.access import OPERATE, READ, WRITE, WorkerRequest
 from agentstate.api.contract import ATTEMPT, IDEMPOTENCY_KEY, Sent, contract
 from agentstate.api.cursors import read_cursor, write_cursor
 from agentstate.api.headers import check_unused, circumstances
-from agentstate.api.problems import problem_members
+from agentstate.api.problems import fault_members, problem_members, request_id
 from agentstate.api.replies import lease_members, reply, reply_result, term_members, told
 from agentstate.store import Ask, reads
 from agentstate.store.commands import (
@@ -21,6 +24,7 @@ from agentstate.store.commands import (
     ReclaimLease,
     ReleaseLease,
     RenewLease,
+    Result,
 )
 from agentstate.store.errors import (
     AlreadyTerminal,
@@ -33,6 +37,8 @@ from agentstate.store.errors import (
     Refusal,
     RunExpired,
 )
+
+log = logging.getLogger(__name__)
 
 KEYED = (IDEMPOTENCY_KEY, ATTEMPT)
 # A lease's token goes in the body; a header that says another one would be a contradiction.
@@ -105,11 +111,17 @@ def renew_leases(request: WorkerRequest, ask: Sent[schemas.RenewManyAsked]) -> H
         for held in ask.items
     ]
     outcomes = store.execute_all(asks)
-    items = [
-        problem_members(request, outcome) if isinstance(outcome, Refusal) else told(outcome)
-        for outcome in outcomes
-    ]
-    return reply({"items": items})
+    return reply({"items": [_renewed(request, outcome) for outcome in outcomes]})
+
+
+def _renewed(request: WorkerRequest, outcome: Result | Exception) -> dict[str, Any]:
+    """A renewal, or the problem with it: a fault of ours with one unit leaves the others alone."""
+    if isinstance(outcome, Refusal):
+        return problem_members(request, outcome)
+    if isinstance(outcome, Exception):
+        log.error("request %s failed for one of its units", request_id(request))
+        return fault_members(request)
+    return told(outcome)
 
 
 @router.post(

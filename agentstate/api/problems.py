@@ -140,7 +140,13 @@ def problem_members(
 
 def fault(request: HttpRequest) -> HttpResponse:
     """The answer when a bug of ours ended a request; the log has the rest."""
-    members = _members(
+    members = fault_members(request)
+    return HttpResponse(write(members), content_type=MEDIA_TYPE, status=INTERNAL.status)
+
+
+def fault_members(request: HttpRequest) -> dict[str, Any]:
+    """The members of that answer."""
+    return _members(
         request,
         code=INTERNAL.code,
         title=INTERNAL.title,
@@ -148,7 +154,6 @@ def fault(request: HttpRequest) -> HttpResponse:
         retry=INTERNAL.retry,
         detail="this is a fault of ours; it was logged under this request id",
     )
-    return HttpResponse(write(members), content_type=MEDIA_TYPE, status=INTERNAL.status)
 
 
 def _members(

@@ -111,6 +111,7 @@ class _Reader:
 
     def _members(self, schema: Schema, depth: int = 0) -> Iterator[Member]:
         schema = self._resolved(schema)
+        yield from self._choices(schema.get("discriminator", {}), depth)
         for name, inner in schema.get("properties", {}).items():
             yield Member(
                 name=name,
@@ -120,6 +121,16 @@ class _Reader:
                 depth=depth,
             )
             yield from self._members(self._inside(inner), depth + 1)
+
+    def _choices(self, discriminator: Schema, depth: int) -> Iterator[Member]:
+        """Each kind of object that may stand here: told by one of its members."""
+        told_by = discriminator.get("propertyName", "")
+        for value, ref in discriminator.get("mapping", {}).items():
+            note = f"with {told_by}: {value}"
+            yield Member(name=value, kind="object", needed=False, note=note, depth=depth)
+            for member in self._members({"$ref": ref}, depth + 1):
+                if member.name != told_by:
+                    yield member
 
     def _inside(self, schema: Schema) -> Schema:
         """The object in a list, in an object, or in something that may be null."""
@@ -141,6 +152,8 @@ class _Reader:
             # That what may be left out may also be null needs no words.
             given = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
             return " or ".join(self._kind(choice) for choice in given)
+        if "oneOf" in schema:
+            return "object"
         if "enum" in schema:
             return "one of " + ", ".join(schema["enum"])
         kind = schema.get("type", "any JSON value")

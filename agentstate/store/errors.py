@@ -101,7 +101,7 @@ class NotAllowed(Refusal):
 
 
 class Exists(Refusal):
-    """A run with this key is there already."""
+    """A run or budget of this name is there already."""
 
     code, title, kept = "exists", "Exists already", True
 

@@ -99,6 +99,26 @@ SCOPED = [
     ("read", "GET", "/leases", None),
     ("read", "GET", "/leases/u-1", None),
     ("read", "GET", "/leases/u-1/terms", None),
+    ("read", "GET", "/runs/42/story", None),
+    ("read", "GET", "/runs/42/budgets/tokens/reservations", None),
+    ("read", "GET", "/budgets", None),
+    ("read", "GET", "/budgets/fleet/ledger", None),
+    ("read", "GET", "/workers", None),
+    ("read", "GET", "/items?pk=run%2342", None),
+    ("read", "GET", "/receipts?key=k", None),
+    ("write", "PUT", "/runs/42/telemetry", '{"host": "h"}'),
+    ("write", "POST", "/runs/42/budgets", '{"name": "b", "cap": 1}'),
+    ("write", "POST", "/budgets", '{"name": "b", "cap": 1}'),
+    ("write", "POST", "/budgets/b/spend", '{"amount": 1}'),
+    ("write", "POST", "/budgets/b/reserve", '{"amount": 1, "id": "r"}'),
+    ("write", "POST", "/budgets/b/reservations/r/commit", '{"amount": 1}'),
+    ("write", "POST", "/budgets/b/reservations/r/release", "{}"),
+    ("write", "POST", "/batch", '{"operations": [{"op": "check", "run": "42"}]}'),
+    ("write", "PUT", "/workers/w-1", "{}"),
+    ("operate", "POST", "/workers/w-1/drain", '{"reason": "x"}'),
+    ("operate", "POST", "/runs/42/signals", '{"signal": "cancel", "reason": "x"}'),
+    ("override", "PATCH", "/runs/42/budgets/tokens", '{"cap": 1, "reason": "x"}'),
+    ("override", "PATCH", "/budgets/b", '{"cap": 1, "reason": "x"}'),
     ("write", "POST", "/runs", '{"task": "x"}'),
     ("write", "POST", "/runs/42/events", '{"events": [{"type": "a"}]}'),
     ("write", "POST", "/runs/42/budgets/tokens/spend", '{"amount": 1}'),
@@ -117,7 +137,8 @@ SCOPED = [
 
 
 def test_each_call_needs_its_scope_and_none_implies_another(with_scopes):
-    of_one = {scope: with_scopes(scope) for scope in ("read", "write", "operate", "admin")}
+    scopes = ("read", "write", "operate", "override")
+    of_one = {scope: with_scopes(scope) for scope in scopes}
     all_but = {
         scope: with_scopes(
             *[
@@ -126,7 +147,7 @@ def test_each_call_needs_its_scope_and_none_implies_another(with_scopes):
                 if s != scope
             ]
         )
-        for scope in ("read", "write", "operate")
+        for scope in scopes
     }
     for scope, method, path, body in SCOPED:
         refused = all_but[scope].send(method, path, body)
@@ -143,6 +164,33 @@ def test_a_move_without_a_token_takes_write_or_operate(api, with_scopes):
     api.hold("42")
     assert with_scopes("write", name="w2").move("cancelled").status in (403, 428)
     assert with_scopes("operate").move("cancelled").status == 200
+
+
+def test_each_try_without_the_scope_is_written_down(api, with_scopes):
+    """O-36, O-40: who, what, which run or unit, under which request."""
+    api.create("42")
+    viewer = with_scopes("read", name="viewer")
+    for method, path, body in (
+        ("POST", "/runs/42/events", '{"events": [{"type": "a"}]}'),
+        ("PATCH", "/runs/42", "not even JSON"),
+        ("POST", "/leases/u-1/reclaim", "{}"),
+        ("POST", "/runs/a b/events", "{}"),
+        ("GET", "/runs/42/export", None),
+    ):
+        answer = viewer.send(method, path, body, X_Request_Id=f"{method}-{len(path)}")
+        assert answer.refused == (403, "not-allowed"), path
+    assert rows(
+        "SELECT f.operation, r.key, f.unit, f.actor, f.request_id, f.wanted->>'scopes'"
+        " FROM agentstate_refusal f LEFT JOIN agentstate_run r ON r.id = f.run_id"
+        " WHERE f.code = 'not-allowed' ORDER BY f.id"
+    ) == [
+        ("append_events", "42", None, "key:viewer", "POST-15", '["write"]'),
+        ("change_run", "42", None, "key:viewer", "PATCH-8", '["write", "operate"]'),
+        ("reclaim_lease", None, "u-1", "key:viewer", "POST-19", '["operate"]'),
+        ("append_events", None, None, "key:viewer", "POST-16", '["write"]'),
+        ("export_run", "42", None, "key:viewer", "GET-15", '["payloads"]'),
+    ]
+    assert api.get("/runs/42")["version"] == 1
 
 
 def test_a_cookie_lets_nobody_in(api):

@@ -3,6 +3,8 @@ every test here: tests/api/asking.py.)"""
 
 import pytest
 
+from agentstate.api import reference
+from agentstate.api.schemas import OPERATIONS
 from agentstate.store.callers import SCOPES
 from agentstate.store.errors import every_refusal
 from tests.api.asking import _operations
@@ -118,6 +120,16 @@ def test_bounds_are_those_of_the_rules(openapi):
     assert schemas["AcquireAsked"]["additionalProperties"] is False
     assert schemas["AppendAsked"]["properties"]["events"]["maxItems"] == 500
     assert "RawJSON" not in str(openapi)
+
+
+def test_the_page_tells_what_each_operation_of_a_batch_takes(openapi):
+    found = reference.sections(openapi)
+    (batch,) = [call for section in found for call in section.operations if call.id == "batch"]
+    assert batch.body[0].kind == "list of objects, at most 100"
+    kinds = [member.name for member in batch.body if member.depth == 1]
+    assert sorted(kinds) == sorted(OPERATIONS)
+    after_check = [m.name for m in batch.body][kinds.index("check") :]
+    assert {"run", "if_match", "expected_seq"} <= set(after_check)
 
 
 def test_the_page_shows_each_call_without_anything_from_elsewhere(anonymous, openapi):

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from agentstate.store.commands import RenewLease
+from agentstate.store.rules import decide
 from tests.api.asking import Api, new_key
 
 
@@ -131,6 +133,20 @@ def test_many_renewals_at_once_are_answered_one_by_one(api):
     assert told[0]["expires_in_ms"] <= 30_000
     for wrong in ([], items * 30, [{"unit": "u-0"}], [{"unit": "claim", "token": 1}]):
         assert api.post("/leases/renew", {"items": wrong}).refused == (422, "invalid")
+
+
+def test_a_fault_with_one_renewal_leaves_the_others_alone(api, monkeypatch):
+    tokens = {f"u-{n}": api.acquire(f"u-{n}")["token"] for n in range(3)}
+    renew = decide._DECIDERS[RenewLease]
+
+    def fail(ask, on):
+        return 1 / 0 if ask.unit == "u-1" else renew(ask, on)
+
+    monkeypatch.setitem(decide._DECIDERS, RenewLease, fail)
+    items = [{"unit": unit, "token": token} for unit, token in tokens.items()]
+    answer = api.post("/leases/renew", {"items": items})
+    assert [told.get("unit") or told["code"] for told in answer["items"]] == [
+        "u-0", "internal", "u-2"]  # fmt: skip
 
 
 def test_an_operator_reclaims_what_was_seen_and_nothing_else(clock):
