@@ -28,6 +28,10 @@ PAGES = {
     "unknown address": "/nothing",
 }
 
+# The second theme differs in nothing but its colours: pages that have all of them.
+DARK = ("runs, filtered", "runs, not understood", "event", "event as JSON", "ownership", "leases",
+        "unit", "reclaim a live one", "contention")  # fmt: skip
+
 
 @pytest.fixture
 def scene(store, clock):
@@ -37,7 +41,6 @@ def scene(store, clock):
 
 
 def found(page, theme):
-    # The second theme differs in nothing but its colours.
     options = {"resultTypes": ["violations"]}
     if theme == "dark":
         options["runOnly"] = ["color-contrast"]
@@ -65,15 +68,18 @@ def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, the
     assert told == []
 
 
-@pytest.mark.parametrize("width", [390, 720, 1440])
-def test_no_page_scrolls_sideways(scene, open_window, width):
+def test_no_page_scrolls_sideways(scene, open_window):
     window = open_window("bo", "senior")
-    window.page.set_viewport_size({"width": width, "height": 844})
+    too_wide = []
 
     for address in PAGES.values():
         window.page.goto(address)
-        wide = window.page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= width, address
+        for width in (1440, 720, 390):
+            window.page.set_viewport_size({"width": width, "height": 844})
+            if window.page.evaluate("document.documentElement.scrollWidth") > width:
+                too_wide.append((address, width))
+
+    assert too_wide == []
 
 
 def test_the_theme_is_chosen_at_once_and_kept(scene, window):

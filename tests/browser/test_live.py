@@ -48,7 +48,7 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_doubles_nothing(store, w
         store.append("42", [event() for _ in range(30)])
         cut_listeners()
 
-    expect(window.page.locator("#e-301")).to_be_attached(timeout=15_000)
+    expect(window.page.locator("#e-301")).to_be_attached(timeout=40_000)
     numbers = window.page.locator("#events tr").evaluate_all(
         "rows => rows.map(row => Number(row.dataset.seq))"
     )
