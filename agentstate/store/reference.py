@@ -67,7 +67,7 @@ def _policies() -> Iterator[str]:
 def _ages() -> Iterator[str]:
     yield "## What ages out"
     yield ""
-    yield "A run goes after its own `retain_seconds`, counted from its end: it is hidden at once, and"
+    yield "A run goes after its own `retain_seconds`, counted from its end. It is hidden at once;"
     yield "its rows go with its week. A live run never goes. Beside that:"
     yield ""
     yield "| rows | kept for |"
