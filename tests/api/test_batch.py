@@ -59,6 +59,7 @@ def test_if_one_fails_nothing_is_written_and_each_failure_is_told(api):
     assert [(o["index"], o["code"]) for o in answer["operations"]] == [
         (1, "version-conflict"), (2, "exists"), (3, "not-found")]  # fmt: skip
     assert answer["operations"][0]["current"]["version"] == 2
+    assert [o["retry"] for o in answer["operations"]] == ["reread", "never", "never"]
     assert api.get("/runs/a")["version"] == 1
     assert rows("SELECT code, operation FROM agentstate_refusal") == [("batch-refused", "batch")]
 

@@ -48,5 +48,10 @@ def batch(ask: Batch, on: Deciding, *, decide: Decide) -> BatchDone:
 
 
 def _told(index: int, refusal: Refusal) -> dict[str, Any]:
-    told = {"index": index, "code": refusal.code, "detail": refusal.detail}
+    told = {
+        "index": index,
+        "code": refusal.code,
+        "retry": str(refusal.retry),
+        "detail": refusal.detail,
+    }
     return told | {"current": refusal.current} | refusal.facts
