@@ -29,6 +29,7 @@ from agentstate_client.errors import (
     Exists,
     ExpectationFailed,
     FenceRequired,
+    GaveUp,
     HolderChanged,
     IdempotencyInFlight,
     IdempotencyKeyReuse,
@@ -65,6 +66,7 @@ from agentstate_client.leases import Lease
 from agentstate_client.payloads import RawJSON
 from agentstate_client.records import (
     Appended,
+    Change,
     Charge,
     Charged,
     Event,
@@ -73,6 +75,7 @@ from agentstate_client.records import (
     RecordedEvent,
     RunRecord,
     Signal,
+    Swapped,
 )
 from agentstate_client.retry import RetryPolicy
 from agentstate_client.runs import Budget, Run
@@ -88,6 +91,7 @@ __all__ = [
     "BudgetExhausted",
     "CancelRequested",
     "CapBelowUse",
+    "Change",
     "Charge",
     "Charged",
     "Client",
@@ -98,6 +102,7 @@ __all__ = [
     "Exists",
     "ExpectationFailed",
     "FenceRequired",
+    "GaveUp",
     "HolderChanged",
     "IdempotencyInFlight",
     "IdempotencyKeyReuse",
@@ -131,6 +136,7 @@ __all__ = [
     "SeqConflict",
     "Signal",
     "StaleFence",
+    "Swapped",
     "Unauthenticated",
     "Unavailable",
     "UnexpectedAnswer",

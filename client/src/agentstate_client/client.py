@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
 from agentstate_client.errors import AgentStateError, LeaseLost, NotFound, Unsendable
+from agentstate_client.following import FeedReader, check_types
 from agentstate_client.leases import Lease
 from agentstate_client.payloads import RawJSON, encode
 from agentstate_client.records import (
+    Change,
     Event,
     Grant,
     NewBudget,
+    RunRecord,
+    Swapped,
     read_grant,
     read_grants,
     read_run,
@@ -24,6 +28,7 @@ from agentstate_client.records import (
 from agentstate_client.renewals import Renewals
 from agentstate_client.retry import RetryPolicy
 from agentstate_client.runs import Run
+from agentstate_client.swapping import swap
 from agentstate_client.transport import Answer, Call, Departure, Transport, log, path_of
 
 GIVE_BACK_SECONDS = 2.0
@@ -54,9 +59,10 @@ class Client:
     ) -> None:
         if not timeout_seconds > 0:
             raise ValueError("timeout_seconds: more than 0")
+        self._retry = retry or RetryPolicy()
         self.owner = f"{worker or _machine()}~{secrets.token_hex(2)}"
         self._transport = Transport(
-            url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
+            url=url, key=key, retry=self._retry, timeout_seconds=timeout_seconds
         )
         # Connections of its own, so that a renewal never waits for one behind the work.
         self._renewals = Renewals(self._transport.another())
@@ -151,6 +157,43 @@ class Client:
         worker. For a run use `client.run(key).acquire()`: its handle writes under the lease.
         """
         return self._acquire(unit, ttl_seconds)[0]
+
+    def feed(
+        self,
+        *,
+        after: int | None = None,
+        consumer: str | None = None,
+        types: Sequence[str] = (),
+        patience_seconds: float = 300,
+    ) -> Iterator[Change]:
+        """Every change of every run behind the position `after`, in the feed's order, for ever.
+
+        consumer: a name under which the store keeps how far one has come; `change.ack()` says so,
+        and without `after` it goes on from there: what was not acknowledged comes again. types:
+        only changes with events of these types; `run.*` stands for all that begin with `run.`.
+        Each (run, number) is given out once. While the store does not answer it asks again for
+        patience_seconds. Raises CursorExpired when what follows is no longer kept.
+        """
+        check_types(types)
+        reader = FeedReader(self._transport, consumer=consumer, patience_seconds=patience_seconds)
+        return reader.changes(after=after, types=types)
+
+    def cas(
+        self,
+        run: str | Run,
+        change: Callable[[RunRecord], Mapping[str, Any] | None],
+        *,
+        attempts: int = 5,
+    ) -> Swapped:
+        """Compare and set: replace a run's attrs by what `change` makes of the run as it is.
+
+        run: a key, or a handle, whose lease the write then goes under. change: given the run, it
+        returns the new attrs; when somebody else wrote meanwhile it is asked again, with the run
+        as it is then. Raises GaveUp after so many attempts, ValueError for a change that returns
+        None, and whatever `change` raises.
+        """
+        handle = run if isinstance(run, Run) else self.run(run)
+        return swap(self._transport, handle, change, attempts=attempts, retry=self._retry)
 
     def close(self) -> None:
         """Give back what is still held, in a few seconds at most, and send nothing more."""

@@ -6,6 +6,7 @@ AgentStateError
 ├── Unreachable        no answer: the network, a proxy, a restart; nobody said no
 ├── Unsendable         the value cannot be sent; nothing left the client
 ├── UnexpectedAnswer   something answered that does not speak this API
+├── GaveUp             compare-and-set met somebody else's write each time
 ├── CancelRequested    the store asked this worker to stop (only `checkpoint` raises it)
 └── ClientClosed       the client was closed, or belongs to the process before a fork
 
@@ -73,6 +74,21 @@ class Unreachable(AgentStateError):
 
     def __str__(self) -> str:
         return self.detail
+
+
+class GaveUp(AgentStateError):
+    """A compare-and-set found another version each time. Nothing of it was written.
+
+    attempts: how often it was tried. last_conflict: the last refusal; its `current` has the
+    version and the status that the store saw.
+    """
+
+    def __init__(self, attempts: int, last_conflict: VersionConflict) -> None:
+        super().__init__(attempts, last_conflict)
+        self.attempts, self.last_conflict = attempts, last_conflict
+
+    def __str__(self) -> str:
+        return f"gave up after {self.attempts} attempts: {self.last_conflict}"
 
 
 class CancelRequested(AgentStateError):
@@ -294,6 +310,7 @@ class CursorExpired(Refused):
     code_of_class = "cursor-expired"
 
     earliest = Fact[int]()
+    latest = Fact[int]()
 
 
 class RunExpired(Refused):

@@ -7,11 +7,11 @@ nobody else. Members that a newer server adds are left alone; `document` has the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentstate_client.errors import Problem, Refused, UnexpectedAnswer, refusal
 from agentstate_client.payloads import RawJSON, read_items, read_members
@@ -186,6 +186,37 @@ class RecordedEvent:
         return None if self.raw is None else json.loads(self.raw)
 
 
+@dataclass(frozen=True)
+class Change:
+    """What one batch wrote for a run: its events first_seq to last_seq, of these types."""
+
+    position: int
+    run: str
+    first_seq: int
+    last_seq: int
+    version: int
+    types: tuple[str, ...]
+    at: datetime
+    acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+
+    def ack(self) -> None:
+        """Say that this change, and every one before it, has been dealt with.
+
+        Raises VersionConflict when another process of this consumer is further already.
+        """
+        if self.acknowledge is None:
+            raise ValueError("there is nobody to say it for: follow the feed with a consumer")
+        self.acknowledge(self.position)
+
+
+class Swapped(NamedTuple):
+    """What a compare-and-set wrote: the attrs, the run's version since, and the attempts."""
+
+    record: Mapping[str, Any]
+    version: int
+    attempts: int
+
+
 # --- reading answers -----------------------------------------------------------------------------
 
 
@@ -269,6 +300,27 @@ def read_events(text: str) -> tuple[RecordedEvent, ...]:
     """The events of one page, each with the exact text of its payload."""
     with _shape("a page of events"):
         return tuple(_event(text, at) for at in _item_starts(text))
+
+
+def read_changes(
+    document: Mapping[str, Any], *, acknowledge: Callable[[int], None] | None
+) -> tuple[tuple[Change, ...], int]:
+    """The changes of one page of the feed, and the position to go on from."""
+    with _shape("a page of the feed"):
+        changes = tuple(
+            Change(
+                position=item["position"],
+                run=item["run"],
+                first_seq=item["first_seq"],
+                last_seq=item["last_seq"],
+                version=item["version"],
+                types=tuple(item["types"]),
+                at=read_moment(item["at"]),
+                acknowledge=acknowledge,
+            )
+            for item in document["items"]
+        )
+        return changes, int(document["position"])
 
 
 def read_grant(text: str, at: int = 0) -> Grant:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from agentstate_client.following import follow_run
 from agentstate_client.leases import Lease
 from agentstate_client.payloads import encode
 from agentstate_client.records import (
@@ -187,6 +188,15 @@ class Run:
             if not page or page[-1].seq >= answer.document().get("last_seq", 0):
                 return
             after = page[-1].seq
+
+    def follow(self, *, after: int = 0, patience_seconds: float = 300) -> Iterator[RecordedEvent]:
+        """The run's events behind `after`, each once and in order, those to come included.
+
+        It waits for more until the run has ended. While the store does not answer it asks again
+        for patience_seconds, then raises Unreachable; go on with the number of the last event.
+        Raises NotFound, RunExpired, Invalid (the run has not come as far as `after`).
+        """
+        return follow_run(self._transport, self.key, after=after, patience_seconds=patience_seconds)
 
     def __enter__(self) -> Run:
         return self

@@ -41,7 +41,7 @@ from agentstate_client.version import VERSION
 
 log = logging.getLogger("agentstate_client")
 
-API = "/api/v1"
+API, LIVE = "/api/v1", "/live/v1"
 CONNECT_SECONDS = 5.0
 # What a proxy, or a server that is going down, says in the store's place.
 NO_ANSWER_STATUSES = frozenset({429, 502, 503, 504})
@@ -69,17 +69,21 @@ class Call:
 
     keyed: carries an Idempotency-Key. attempt_seconds, total_seconds: not to wait longer than this
     for one answer, and for all attempts together; None: what the client was told.
+    wait_seconds: how long the server may wait before it answers; then the path is below /live/v1.
+    attempts_before: of the same purpose, in calls before this one; counted in Agentstate-Attempt.
     """
 
     method: str
     path: str
     body: bytes | None = None
-    query: Mapping[str, str | int] = field(default_factory=dict)
+    query: Mapping[str, str | int | list[str]] = field(default_factory=dict)
     fence: Fence | None = None
     if_match: str | None = None
     keyed: bool = False
     attempt_seconds: float | None = None
     total_seconds: float | None = None
+    wait_seconds: int | None = None
+    attempts_before: int = 0
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -200,7 +204,7 @@ class Transport:
             raise ClientClosed("the client is closed, or was made before a fork: make another one")
         if call.fence is not None:
             call.fence.guard()  # no need to connect for what may not leave
-        timeout = timeout_seconds or self._timeout_seconds
+        timeout = (timeout_seconds or self._timeout_seconds) + (call.wait_seconds or 0)
         limits = [s for s in (timeout, call.attempt_seconds, call.total_seconds) if s is not None]
         request = self._request(call, departure, attempt, min(limits))
         try:
@@ -224,8 +228,8 @@ class Transport:
         try:
             return self._http.build_request(
                 call.method,
-                self.base.copy_with(raw_path=(self.base.path.rstrip("/") + call.path).encode()),
-                params=dict(call.query) or None,
+                self.base.copy_with(raw_path=(self._root_of(call) + call.path).encode()),
+                params=_parameters(call),
                 content=call.body,
                 headers=_headers(call, attempt, timeout_seconds),
                 timeout=httpx.Timeout(
@@ -235,6 +239,14 @@ class Transport:
             )
         except httpx.InvalidURL as failure:
             raise Unsendable(f"no such address can be made: {failure}") from None
+
+    def _root_of(self, call: Call) -> str:
+        root = self.base.path.rstrip("/")
+        return root if call.wait_seconds is None else root[: -len(API)] + LIVE
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, or until the client is closed."""
+        self._closed.wait(seconds)
 
     def _wait(self, call: Call, seconds: float) -> None:
         if call.fence is None:
@@ -291,10 +303,15 @@ def _base_of(url: str) -> httpx.URL:
     return base
 
 
+def _parameters(call: Call) -> dict[str, str | int | list[str]] | None:
+    waiting = {} if call.wait_seconds is None else {"wait": call.wait_seconds}
+    return {**call.query, **waiting} or None
+
+
 def _headers(call: Call, attempt: int, timeout_seconds: float) -> dict[str, str]:
     headers = {
         "X-Request-Id": call.id,
-        "Agentstate-Attempt": str(attempt),
+        "Agentstate-Attempt": str(call.attempts_before + attempt),
         "Agentstate-Deadline": str(max(1, int(timeout_seconds * 1000))),
     }
     if call.body is not None:
