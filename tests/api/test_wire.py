@@ -186,6 +186,26 @@ def test_two_append_number_two_and_one_does(served):
     assert served.get("runs/42").json()["last_seq"] == 2
 
 
+def test_writers_of_other_fields_let_a_guarded_one_through(served):
+    """Thirty-two adders and one who guards his field alone: he needs no second try."""
+    served.post("runs", json={"key": "42", "task": "x", "attrs": {"phase": "plan"}})
+    guarded = {"set": {"attrs.phase": "act"}, "expect": {"attrs.phase": "plan"}}
+
+    def write(n: int) -> httpx.Response:
+        return served.patch("runs/42", json=guarded if n == 16 else {"add": {"steps_done": 1}})
+
+    assert Counter(a.status_code for a in at_once(33, write)) == {200: 33}
+    run = served.get("runs/42").json()
+    assert (run["counters"], run["attrs"], run["version"]) == (
+        {"steps_done": 32},
+        {"phase": "act"},
+        34,
+    )
+    assert served.patch("runs/42", json=guarded).json()["code"] == "expectation-failed"
+    assert served.put("runs/42/telemetry", json={"host": "h"}).status_code == 200
+    assert served.put("workers/w-1", json={}).json()["signals"] == []
+
+
 def test_a_revoked_key_is_refused_by_every_thread_at_once(served):
     assert served.get("runs").status_code == 200
     keys.revoke_key(name="fleet", by=store.SYSTEM)
