@@ -95,7 +95,7 @@ def test_followers_who_are_cut_miss_and_double_nothing_while_writers_and_movers_
             store.append(f"r-{(n + k) % RUNS}", [event()] * (1 + k % 3))
 
     def move():
-        while not over.is_set():
+        while not over.wait(0.002):
             feed.move(limit=7)
 
     def read(n):
