@@ -48,7 +48,7 @@ def found(page, theme):
     return [(v["id"], [node["html"][:160] for node in v["nodes"]][:3]) for v in results]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, theme):
     window = open_window("bo", "senior", color_scheme=theme)
     bad = {}
