@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
+
+from django.utils.text import Truncator
 
 from agentstate.store.models import Lease, Run
 from agentstate.store.states import TERMINAL, Status
@@ -11,6 +14,7 @@ from dashboard.templatetags.console import duration, number
 
 # A worker renews at a third of its lease; past this part without a renewal it is late.
 LATE_PART = 0.55
+WHY_CHARS = 120
 
 
 def lease_state(lease: Lease | None, now: datetime) -> str:
@@ -44,7 +48,21 @@ def waiting_for(run: Run, lease: Lease | None, now: datetime) -> str:
 def _ended(run: Run) -> str:
     span = (run.ended_at or run.updated_at) - run.created_at
     took = duration(span) if span >= timedelta(seconds=1) else "less than a second"
-    return f"It {_ENDINGS[run.status]} after {took}, with {number(run.last_seq)} events."
+    why = _why(run.result) if run.status == Status.FAILED else None
+    told = f"It {_ENDINGS[run.status]} after {took}, with {number(run.last_seq)} events"
+    return f"{told}: {why}" if why else f"{told}."
+
+
+def _why(result: str | None) -> str | None:
+    """What a failed run's result gives as its reason, if it says so in the usual words."""
+    try:
+        said = json.loads(result) if result else None
+    except ValueError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    found = next((said[name] for name in ("reason", "error", "code") if name in said), None)
+    return Truncator(found).chars(WHY_CHARS) if isinstance(found, str) else None
 
 
 _ENDINGS = {

@@ -64,7 +64,7 @@ def show_unit(request: ConsoleRequest, unit: str) -> HttpResponseBase:
         "refusals": queries.refusals_of_unit(story, limit=50),
         "operator_actions": story.actions,
     }
-    template = "leases/unit_parts.html" if is_partial(request, "unit") else "leases/unit.html"
+    template = "leases/unit_refresh.html" if is_partial(request, "unit") else "leases/unit.html"
     return render(request, template, context)
 
 

@@ -319,3 +319,14 @@ def test_what_an_operator_did_cannot_be_changed_through_the_console(store, lapse
 
     for method in ("post", "put", "patch", "delete"):
         assert getattr(operator, method)("/audit").status_code == 405
+
+
+def test_a_refresh_of_the_unit_brings_what_may_be_done_now(store, live, still_clock, operator):
+    asked = {"HX-Request": "true", "HX-Target": "unit"}
+    before = operator.get("/leases/run:42", headers=asked).content.decode()
+    still_clock.advance(seconds=100)
+    after = operator.get("/leases/run:42", headers=asked).content.decode()
+
+    assert 'id="actions"' in before
+    assert 'href="/leases/run:42/reclaim"' not in before
+    assert 'href="/leases/run:42/reclaim"' in after

@@ -46,6 +46,8 @@ def _stale(run: RunRow, token: int) -> str:
         return f"token {token} is not current: nobody holds this run"
     if run.token == token:
         return f"token {token} was given to another key"
+    if token > run.token:
+        return f"token {token} is not current: {run.token} is"
     return f"token {token} was superseded by {run.token}"
 
 
