@@ -68,7 +68,7 @@ def test_completing_just_when_a_renewal_is_due_is_no_loss(worker, caplog):
 def test_an_operator_takes_a_live_lease_and_the_worker_learns_by_whom_and_why(worker):
     client = worker("w-1")
     client.create(task="t", key="42")
-    (run,) = client.claim(ttl_seconds=1)
+    (run,) = client.claim(ttl_seconds=6)
     store.execute(
         ReclaimLease(
             unit="run:42",
@@ -79,7 +79,7 @@ def test_an_operator_takes_a_live_lease_and_the_worker_learns_by_whom_and_why(wo
         ),
         by=SYSTEM,
     )
-    assert run.lost.wait(5)
+    assert run.lost.wait(15)
     assert (run.lease.loss.reason, run.lease.loss.status) == ("reclaimed", 409)
     assert run.lease.loss.fact("why") == "stuck since noon"
     assert not run.lease.unreachable.is_set()
