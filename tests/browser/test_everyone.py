@@ -48,7 +48,8 @@ def found(page, theme):
     return [(v["id"], [node["html"][:160] for node in v["nodes"]][:3]) for v in results]
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, theme):
     window = open_window("bo", "senior", color_scheme=theme)
     bad = {}
@@ -68,6 +69,7 @@ def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, the
     assert told == []
 
 
+@pytest.mark.long
 def test_no_page_scrolls_sideways(scene, open_window):
     window = open_window("bo", "senior")
     too_wide = []
@@ -144,6 +146,7 @@ def test_a_filter_narrows_the_list_and_stays_through_back_and_reload(scene, wind
     expect(page.locator("#rows tr")).not_to_have_count(1)
 
 
+@pytest.mark.long
 def test_a_page_is_small(scene, window):
     sizes = []
     window.page.on("response", lambda answer: sizes.append(len(answer.body())))
