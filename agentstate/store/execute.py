@@ -51,7 +51,7 @@ from agentstate.store.errors import (
 from agentstate.store.ids import uuid7
 from agentstate.store.lanes import Lane
 from agentstate.store.plan import Plan, plan
-from agentstate.store.rows import run_key_of, unit_of
+from agentstate.store.rows import EventRow, run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 
@@ -194,12 +194,16 @@ def _ask_how_it_ended(batch: _Batch) -> list[Outcome] | None:
         with connection.cursor() as cursor:
             cursor.execute(sql.XACT_STATUS, [batch.xact_id])
             status = cursor.fetchone()[0]
+            # After a crash an id whose commit was not flushed is given out again: "committed" may
+            # be somebody else's. Only rows of our own prove that it is ours.
+            there = batch.is_there(cursor) if status == "committed" else None
     except DatabaseFailure:
         connection.close()
         return [unknown for _ in batch.asks]
-    if status == "committed":
+    if there:
         return batch.outcomes()
-    return None if status == "aborted" else [unknown for _ in batch.asks]
+    lost = status == "aborted" or there is False
+    return None if lost else [unknown for _ in batch.asks]
 
 
 @dataclass(slots=True)
@@ -234,6 +238,7 @@ class _Batch:
         self.decided = False
         self.xact_id = ""
         self.frees_holds = False
+        self.events: list[EventRow] = []
         self.now: datetime | None = None
 
     def outcomes(self) -> list[Outcome]:
@@ -250,7 +255,20 @@ class _Batch:
         self._decide(draft)
         self._tell_more(cursor, draft)
         self._write(cursor, draft)
+        self.events = draft.writes.events
         self.decided = True
+
+    def is_there(self, cursor: Any) -> bool | None:
+        """Whether an event of this very batch is stored; None when it wrote none to know by."""
+        if not self.events:
+            return None
+        event = self.events[0]
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM agentstate_event WHERE run_id = %s AND seq = %s"
+            " AND at = %s AND actor = %s AND request_id IS NOT DISTINCT FROM %s)",
+            [event.run_id, event.seq, event.at, event.actor, event.request_id],
+        )
+        return bool(cursor.fetchone()[0])
 
     def count(self, latency_ms: int) -> None:
         """Add what was committed to this process's minutes."""
