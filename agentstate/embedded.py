@@ -162,9 +162,11 @@ class EmbeddedPostgres:
         if self.process is not None:
             if self.process.poll() is None:
                 return True
-            if self.process.returncode != 0 and not self._may_try_again():
-                raise EmbeddedFailure(f"PostgreSQL does not start: {self._last_words()}")
+            hopeless = self.process.returncode != 0 and not self._may_try_again()
+            # Forgotten in any case: the next start launches anew, when there is room again.
             self.process = None
+            if hopeless:
+                raise EmbeddedFailure(f"PostgreSQL does not start: {self._last_words()}")
         if _is_worked_in(self.data):
             return True
         pid = self.postmaster_pid()

@@ -100,7 +100,10 @@ def to_login(request: ConsoleRequest) -> HttpResponseBase:
     """Send the whole page to the login and back, also when only a part of it was asked for."""
     if not request.htmx:
         return redirect_to_login(return_path(request))
-    shown = urlsplit(request.htmx.current_url_abs_path or "/")
+    try:
+        shown = urlsplit(request.htmx.current_url_abs_path or "/")
+    except ValueError:  # the header is whatever somebody sends
+        shown = urlsplit("/")
     back = shown.path + (f"?{shown.query}" if shown.query else "")
     target = f"{resolve_url('login')}?{urlencode({'next': back})}"
     return HttpResponse(status=401, headers={"HX-Redirect": target})

@@ -132,7 +132,8 @@ def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome]
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
-            if lock_timeout == LOCK_TIMEOUT_OF_A_BATCH and _waited_for_a_lock(failed):
+            if _waited_for_a_lock(failed):
+                # Whoever keeps the lock will do so again; threads are few, and others need them.
                 return None
             _back_off(attempt)
     return None

@@ -151,3 +151,10 @@ def test_a_fault_of_ours_shows_no_trace_of_it(viewer, monkeypatch):
     assert answer.status_code == 500
     assert "secret detail" not in answer.content.decode()
     assert answer["X-Request-Id"] in answer.content.decode()
+
+
+def test_an_address_that_makes_no_sense_leads_to_the_login_all_the_same(client, db):
+    asked = {"HX-Request": "true", "HX-Current-URL": "http://[bad"}
+    answer = client.get("/runs", headers=asked)
+    assert answer.status_code == 401
+    assert answer.headers["HX-Redirect"].startswith("/login")
