@@ -51,10 +51,18 @@ class Run(models.Model):
     ended_at = models.DateTimeField(null=True)
     hold = models.BooleanField(default=False)
     expires_at = models.DateTimeField(null=True)
+    paced_at = models.DateTimeField(null=True)
+    brake_per_second = models.IntegerField(null=True)
+    brake_until = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["key"], name="run_key_is_unique"),
+            models.CheckConstraint(
+                condition=Q(brake_per_second__isnull=True, brake_until__isnull=True)
+                | Q(brake_per_second__gte=1, brake_until__isnull=False),
+                name="run_brake_has_a_rate_and_an_end",
+            ),
             models.CheckConstraint(
                 condition=Q(version__gte=1, last_seq__gte=1), name="run_version_and_seq_from_1"
             ),
@@ -207,7 +215,10 @@ class LeaseTerm(models.Model):
 
 
 class Budget(models.Model):
-    """A cap, and what is reserved and spent of it. run NULL: shared by many runs."""
+    """A cap, and what is reserved and spent of it. run NULL: shared by many runs.
+
+    A hot shared one is split: `slots` rows of their own (slot_of, slot) take its charges.
+    """
 
     id = models.UUIDField(primary_key=True)
     run = models.ForeignKey(
@@ -225,9 +236,33 @@ class Budget(models.Model):
         "self", null=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="children"
     )
     depth = models.IntegerField(default=0)
+    slots = models.IntegerField(default=1, db_default=1)
+    slot_of = models.ForeignKey(
+        "self",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="slot_rows",
+    )
+    slot = models.IntegerField(null=True)
 
     class Meta:
         constraints = [
+            models.CheckConstraint(
+                condition=Q(slot_of__isnull=True, slot__isnull=True)
+                | Q(
+                    slot_of__isnull=False,
+                    slot__isnull=False,
+                    run__isnull=True,
+                    parent__isnull=True,
+                ),
+                name="budget_slot_of_a_shared_one",
+            ),
+            models.CheckConstraint(
+                condition=Q(slots=1)
+                | Q(slots__gt=1, slots__lte=64, run__isnull=True, parent__isnull=True),
+                name="budget_slots_from_1_to_64",
+            ),
             models.UniqueConstraint(
                 fields=["run", "name"], nulls_distinct=False, name="budget_name_is_unique"
             ),
@@ -309,6 +344,7 @@ class Reservation(models.Model):
     expires_at = models.DateTimeField()
     created_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
+    slot_id = models.UUIDField(null=True)
 
     class Meta:
         constraints = [
@@ -370,6 +406,21 @@ class FeedConsumer(models.Model):
     position = models.BigIntegerField(default=0)
     principal = models.TextField()
     at = models.DateTimeField()
+
+
+class Heartbeat(models.Model):
+    """When a periodic job of our own last ran, what it did, and how much it left (`behind`)."""
+
+    name = models.TextField(primary_key=True)
+    every_seconds = models.IntegerField()
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    took_ms = models.BigIntegerField(null=True)
+    did = models.BigIntegerField(default=0)
+    behind = models.BigIntegerField(null=True)
+    passes = models.BigIntegerField(default=0)
+    failed = models.TextField(null=True)
+    host = models.TextField(default="")
 
 
 class Minute(models.Model):
