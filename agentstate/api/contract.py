@@ -74,6 +74,12 @@ ATTEMPT = {
     "description": "1 for the first try of a request, 2 for the next",
     "schema": {"type": "integer", "minimum": 1},
 }
+ATTEMPTS_MAX = {
+    "name": "Agentstate-Attempts-Max",
+    "in": "header",
+    "description": "the last attempt that is made: a conflict there is counted as given up",
+    "schema": {"type": "integer", "minimum": 1},
+}
 
 
 class _BodyModel(models.BodyModel):
@@ -177,7 +183,7 @@ def contract(
         "response": {status: answers},
         "auth": access.of(operation_id) if access else None,
         "openapi_extra": {
-            "parameters": list(headers),
+            "parameters": [*headers, *([ATTEMPTS_MAX] if ATTEMPT in headers else [])],
             "responses": _problems(refused, takes_body=takes_body) | _lines(status, lines),
             "x-scopes": list(access.scopes) if access else [],
         },

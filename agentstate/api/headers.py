@@ -48,19 +48,20 @@ def circumstances(request: WorkerRequest, *, repeatable: bool = False) -> Circum
     repeatable: sending it twice does no harm by its nature, so an Idempotency-Key is ignored.
     Raises Invalid.
     """
-    attempt = _whole(
-        request,
-        "Agentstate-Attempt",
-        lambda n: 1 <= n <= ATTEMPT_MAX,
-        f"a whole number from 1 to {ATTEMPT_MAX}",
-    )
+    attempt = _attempts(request, "Agentstate-Attempt")
     key = None if repeatable else request.META.get("HTTP_IDEMPOTENCY_KEY")
     return Circumstances(
         request_id=request_id(request) or None,
         idempotency_key=None if key is None else names.check_id("Idempotency-Key", key),
         fingerprint=None if key is None else _fingerprint(request),
         attempt=attempt or 1,
+        attempts_max=_attempts(request, "Agentstate-Attempts-Max"),
     )
+
+
+def _attempts(request: WorkerRequest, name: str) -> int | None:
+    rule = f"a whole number from 1 to {ATTEMPT_MAX}"
+    return _whole(request, name, lambda n: 1 <= n <= ATTEMPT_MAX, rule)
 
 
 def check_unused(request: WorkerRequest, *unused: str) -> None:

@@ -43,13 +43,19 @@ class Circumstances:
 
     idempotency_key and fingerprint: together or not at all; the fingerprint covers method, path
     and canonical body.
-    attempt: 1 for the first try, counted by the client.
+    attempt: 1 for the first try, counted by the client. attempts_max: how many it makes in all,
+    if it says so: a conflict at that one is a change that was given up.
     """
 
     request_id: str | None = None
     idempotency_key: str | None = None
     fingerprint: bytes | None = None
     attempt: int = 1
+    attempts_max: int | None = None
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.attempts_max is not None and self.attempt >= self.attempts_max
 
 
 PLAIN = Circumstances()

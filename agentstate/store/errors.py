@@ -251,6 +251,15 @@ class OutcomeUnknown(Refusal):
     )
 
 
+# Somebody else was first: what contention is measured by (docs/rates.md). A wrong request that is
+# wrong whoever else writes (an id used twice, no such move) is none.
+CONFLICTS = frozenset(
+    cls.code for cls in (VersionConflict, SeqConflict, ExpectationFailed, HolderChanged)
+)
+# From one that holds nothing, or no longer: what would be written by an overtaken worker.
+FENCED = frozenset(cls.code for cls in (StaleFence, LeaseLost, FenceRequired))
+
+
 def every_refusal() -> dict[str, type[Refusal]]:
     """All refusals by code; the source of the problem pages and of the client's exceptions."""
     found: dict[str, type[Refusal]] = {}

@@ -40,6 +40,7 @@ from agentstate.store.commands import (
     SetCheckpoint,
 )
 from agentstate.store.errors import (
+    CONFLICTS,
     IdempotencyInFlight,
     IdempotencyKeyReuse,
     Invalid,
@@ -278,15 +279,17 @@ class _Batch:
                 isinstance(item.outcome, Refusal) and not item.outcome.recorded
             ):
                 continue
+            outcome = _outcome_code(item.outcome)
             minutes.TALLY.add(
                 at=self.now,
                 run_key=item.plan.run or "",
                 operation=item.plan.operation,
                 worker=item.plan.worker or item.worker or "",
-                outcome=_outcome_code(item.outcome),
+                outcome=outcome,
                 events=item.events,
                 attempt=item.ask.under.attempt,
                 latency_ms=latency_ms,
+                gave_up=outcome in CONFLICTS and item.ask.under.is_last_attempt,
             )
 
     # --- idempotency -----------------------------------------------------------------------------

@@ -25,16 +25,19 @@ PAUSE_SECONDS = 1.0
 
 SAVE = """
 INSERT INTO agentstate_minute AS m
-    (minute, run_key, operation, worker, outcome, count, events, latency_ms, attempts, latency)
+    (minute, run_key, operation, worker, outcome, count, events, latency_ms, gave_up, attempts,
+    latency)
 SELECT w.minute, w.run_key, w.operation, w.worker, w.outcome, w.count, w.events, w.latency_ms,
+    w.gave_up,
     ARRAY(SELECT json_array_elements_text(w.attempts)::bigint),
     ARRAY(SELECT json_array_elements_text(w.latency)::bigint)
 FROM json_to_recordset(%s) AS w (minute timestamptz, run_key text, operation text, worker text,
-    outcome text, count bigint, events bigint, latency_ms bigint, attempts json, latency json)
+    outcome text, count bigint, events bigint, latency_ms bigint, gave_up bigint, attempts json,
+    latency json)
 ORDER BY w.minute, w.run_key, w.operation, w.worker, w.outcome
 ON CONFLICT (minute, run_key, operation, worker, outcome) DO UPDATE SET
     count = m.count + excluded.count, events = m.events + excluded.events,
-    latency_ms = m.latency_ms + excluded.latency_ms,
+    latency_ms = m.latency_ms + excluded.latency_ms, gave_up = m.gave_up + excluded.gave_up,
     attempts = ARRAY(SELECT a + b FROM unnest(m.attempts, excluded.attempts) AS t (a, b)),
     latency = ARRAY(SELECT a + b FROM unnest(m.latency, excluded.latency) AS t (a, b))
 """
@@ -49,6 +52,7 @@ class Counts:
     count: int = 0
     events: int = 0
     latency_ms: int = 0
+    gave_up: int = 0
     attempts: list[int] = field(default_factory=lambda: [0] * ATTEMPTS)
     latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_MS) + 1))
 
@@ -72,6 +76,7 @@ class Tally:
         events: int,
         attempt: int,
         latency_ms: int,
+        gave_up: bool = False,
     ) -> None:
         key = (at.replace(second=0, microsecond=0), run_key, operation, worker, outcome)
         with self._lock:
@@ -79,6 +84,7 @@ class Tally:
             counts.count += 1
             counts.events += events
             counts.latency_ms += latency_ms
+            counts.gave_up += gave_up
             counts.attempts[min(max(attempt, 1), ATTEMPTS) - 1] += 1
             counts.latency[bisect_left(LATENCY_MS, latency_ms)] += 1
 
@@ -113,6 +119,7 @@ class Tally:
                 later.count += kept.count
                 later.events += kept.events
                 later.latency_ms += kept.latency_ms
+                later.gave_up += kept.gave_up
                 later.attempts = [a + b for a, b in zip(later.attempts, kept.attempts, strict=True)]
                 later.latency = [a + b for a, b in zip(later.latency, kept.latency, strict=True)]
 
@@ -133,6 +140,7 @@ def _row(key: Key, counts: Counts) -> dict[str, object]:
         "count": counts.count,
         "events": counts.events,
         "latency_ms": counts.latency_ms,
+        "gave_up": counts.gave_up,
         "attempts": counts.attempts,
         "latency": counts.latency,
     }

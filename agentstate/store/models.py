@@ -428,6 +428,7 @@ class Minute(models.Model):
 
     Added up in each process and written once a second. attempts: buckets 1, 2, 3, 4, 5 and more;
     latency: buckets of 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1, 2 s and more (execute alone).
+    gave_up: conflicts after which the caller tried no more, by its own word.
     """
 
     pk = models.CompositePrimaryKey("minute", "run_key", "operation", "worker", "outcome")
@@ -441,6 +442,10 @@ class Minute(models.Model):
     latency_ms = models.BigIntegerField(default=0)
     attempts = ArrayField(models.BigIntegerField())
     latency = ArrayField(models.BigIntegerField())
+    gave_up = models.BigIntegerField(default=0, db_default=0)
+
+    class Meta:
+        indexes = [models.Index(fields=["run_key", "minute"], name="minute_of_run")]
 
 
 class IdempotencyRecord(models.Model):
@@ -557,6 +562,64 @@ class OperatorAction(models.Model):
                 name="action_by_request",
             ),
         ]
+
+
+class Alert(models.Model):
+    """How a rule of `alerting.py` stands. Written by whoever evaluates, and by an acknowledgement.
+
+    since: the beginning of what lasts; held_at: when it was last as bad as its state.
+    """
+
+    rule = models.TextField(primary_key=True)
+    state = models.TextField()
+    value = models.FloatField(null=True)
+    message = models.TextField(default="")
+    facts = models.JSONField(default=dict)
+    since = models.DateTimeField()
+    changed_at = models.DateTimeField()
+    held_at = models.DateTimeField()
+    checked_at = models.DateTimeField()
+    version = models.BigIntegerField(default=1)
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_by = models.TextField(null=True)
+    acknowledged_why = models.TextField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__in=["ok", "warn", "alert", "no-data"]),
+                name="alert_state_is_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    acknowledged_at__isnull=True,
+                    acknowledged_by__isnull=True,
+                    acknowledged_why__isnull=True,
+                )
+                | Q(
+                    acknowledged_at__isnull=False,
+                    acknowledged_by__isnull=False,
+                    acknowledged_why__isnull=False,
+                    state__in=["warn", "alert"],
+                ),
+                name="alert_acknowledged_while_it_lasts",
+            ),
+        ]
+
+
+class AlertChange(models.Model):
+    """A change of an alert's state, for the history of alerts."""
+
+    id = models.BigAutoField(primary_key=True)
+    rule = models.TextField()
+    before = models.TextField()
+    after = models.TextField()
+    value = models.FloatField(null=True)
+    message = models.TextField(default="")
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(F("at").desc(), F("id").desc(), name="alertchange_newest")]
 
 
 class ApiKey(models.Model):
