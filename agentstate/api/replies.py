@@ -20,6 +20,8 @@ from agentstate.store.reads import BudgetView, EntryView, HoldView, RunView, Tel
 from agentstate.store.rows import EventRow, LeaseRow, TermRow, run_key_of
 
 MEDIA_TYPE = "application/json"
+# Tells a change that somebody else's request had applied from one's own that was sent twice.
+DUPLICATE = "Agentstate-Duplicate"
 
 
 def reply(
@@ -36,12 +38,17 @@ def reply(
 
 def reply_result(result: Result, *, status: int = 200, etag: str = "") -> HttpResponse:
     """What a command answered; members that do not apply are left out."""
-    return reply(told(result), status=status, replayed=result.replayed, etag=etag)
+    response = reply(told(result), status=status, replayed=result.replayed, etag=etag)
+    if getattr(result, "duplicate", False):
+        response.headers[DUPLICATE] = "true"
+    return response
 
 
 def told(result: Result) -> dict[str, Any]:
     """A result's members without those that are None, in it and in the items of its lists."""
-    return _given(answers.members(result))
+    members = answers.members(result)
+    members.pop("duplicate", None)  # a header: the answer is the first one to the letter
+    return _given(members)
 
 
 def run_etag(version: int) -> str:

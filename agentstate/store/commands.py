@@ -303,12 +303,13 @@ class Transition(Command[Moved]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed(Result):
-    """replayed: the change id was applied before, at this version; nothing was written now."""
+    """duplicate: the change id was applied before, at this version; nothing was written now."""
 
     run: str
     version: int
     last_seq: int
     at: datetime
+    duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,10 +98,21 @@ def test_the_same_change_id_answers_the_first_version_whatever_the_rest_says(api
     api.append("42")
     again = patch(api, {"add": {"n": 5}, "id": "c-1"}, If_Match='"v1"')
     assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.headers["Agentstate-Duplicate"] == "true"
+    assert "Agentstate-Duplicate" not in first.headers
     assert (again.json, again.headers["ETag"]) == (first.json, '"v2"')
     assert api.get("/runs/42")["counters"] == {"n": 1}
     other = Api(new_key("other"))
     assert patch(other, {"add": {"n": 1}, "id": "c-1"}).refused == (422, "event-id-reuse")
+
+
+def test_a_change_that_was_sent_twice_is_no_duplicate(api):
+    api.create("42")
+    first = patch(api, {"add": {"n": 1}, "id": "c-1"}, Idempotency_Key="k")
+    again = patch(api, {"add": {"n": 1}, "id": "c-1"}, Idempotency_Key="k")
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert "Agentstate-Duplicate" not in again.headers
+    assert again.json == first.json
 
 
 def test_a_late_worker_changes_nothing_at_all(api):

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from agentstate_client import GaveUp, LeaseLost, NotFound, RunRecord, StaleFence
+from agentstate_client import (
+    Applied,
+    Duplicate,
+    Event,
+    FenceRequired,
+    GaveUp,
+    LeaseLost,
+    NotFound,
+    RunRecord,
+    SeqConflict,
+    StaleFence,
+)
 
 from tests.store.asking import at_once, rows
 
@@ -85,3 +96,78 @@ def test_a_handle_with_a_lease_writes_under_it(worker):
     with pytest.raises((StaleFence, LeaseLost)):
         client.cas(run, counted)
     assert other.cas(taken, counted).record == {"n": 2}
+
+
+def test_a_change_id_is_applied_once_whoever_repeats_it(worker):
+    client, other = worker("a"), worker("b")
+    client.create(task="audit", key="42", attrs={"n": 0})
+
+    assert client.apply("req-1", "42", counted) == Applied(version=2, attempts=1)
+    client.cas("42", lambda record: {"n": 10})
+    assert client.apply("req-1", "42", counted) == Duplicate(version=2)
+    assert client.run("42").read().attrs == {"n": 10}
+
+    held = other.run("42").acquire()  # under a lease the same id is known all the same
+    assert other.apply("req-1", held, counted) == Duplicate(version=2)
+    with pytest.raises(FenceRequired):
+        client.apply("req-2", "42", counted)
+
+
+def test_a_change_id_races_itself(worker):
+    clients = [worker(f"w-{n}") for n in range(6)]
+    clients[0].create(task="audit", key="42", attrs={"n": 0})
+
+    def once(n: int) -> Applied | Duplicate:
+        return clients[n].apply("req-1", "42", counted, attempts=20)
+
+    results = at_once(6, once)
+
+    assert [r for r in results if isinstance(r, Applied)] != []
+    assert {r.version for r in results} == {2}
+    assert sum(isinstance(r, Applied) for r in results) == 1
+    assert clients[0].run("42").read().attrs == {"n": 1}
+
+
+def test_who_lost_the_race_for_a_number_takes_the_next_one(worker):
+    client, other = worker("a"), worker("b")
+    run = client.create(task="audit", key="42", events=[Event("step") for _ in range(3)])
+    run.append(Event("tool.called"), expected_seq=4)
+
+    with pytest.raises(SeqConflict):
+        other.run("42").append(Event("tool.called"), expected_seq=4)
+    appended = other.run("42").append(Event("tool.called"), expected_seq=4, retry="next-free")
+
+    assert (appended.first_seq, appended.last_seq) == (6, 6)
+
+
+def test_eight_who_want_the_same_number_get_eight_in_a_row(worker):
+    client = worker()
+    client.create(task="audit", key="42")
+
+    def append(n: int) -> int:
+        return (
+            client.run("42")
+            .append(Event("step"), expected_seq=1, retry="next-free", attempts=30)
+            .first_seq
+        )
+
+    assert sorted(at_once(8, append)) == list(range(2, 10))
+
+
+def test_the_next_free_number_is_not_tried_for_ever(worker):
+    client, other = worker("a"), worker("b")
+    client.create(task="audit", key="42")
+    for _ in range(3):
+        other.run("42").append(Event("step"))
+    with pytest.raises(GaveUp) as gave_up:
+        client.run("42").append(Event("x"), expected_seq=1, retry="next-free", attempts=1)
+    assert isinstance(gave_up.value.last_conflict, SeqConflict)
+    assert gave_up.value.last_conflict.last_seq == 4
+
+
+@pytest.mark.parametrize("told", [{"retry": "always", "expected_seq": 1}, {"retry": "next-free"}])
+def test_a_retry_that_makes_no_sense_is_refused_before_sending(worker, told):
+    client = worker()
+    client.create(task="audit", key="42")
+    with pytest.raises(ValueError, match="next-free"):
+        client.run("42").append(Event("x"), **told)

@@ -66,9 +66,11 @@ from agentstate_client.leases import Lease
 from agentstate_client.payloads import RawJSON
 from agentstate_client.records import (
     Appended,
+    Applied,
     Change,
     Charge,
     Charged,
+    Duplicate,
     Event,
     Moved,
     NewBudget,
@@ -85,6 +87,7 @@ __all__ = [
     "AgentStateError",
     "AlreadyTerminal",
     "Appended",
+    "Applied",
     "AttemptsExhausted",
     "BatchRefused",
     "Budget",
@@ -97,6 +100,7 @@ __all__ = [
     "Client",
     "ClientClosed",
     "CursorExpired",
+    "Duplicate",
     "Event",
     "EventIdReuse",
     "Exists",

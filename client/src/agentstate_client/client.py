@@ -15,7 +15,9 @@ from agentstate_client.following import FeedReader, check_types
 from agentstate_client.leases import Lease
 from agentstate_client.payloads import RawJSON, encode
 from agentstate_client.records import (
+    Applied,
     Change,
+    Duplicate,
     Event,
     Grant,
     NewBudget,
@@ -28,7 +30,7 @@ from agentstate_client.records import (
 from agentstate_client.renewals import Renewals
 from agentstate_client.retry import RetryPolicy
 from agentstate_client.runs import Run
-from agentstate_client.swapping import swap
+from agentstate_client.swapping import applied, swap, swapped
 from agentstate_client.transport import Answer, Call, Departure, Transport, log, path_of
 
 GIVE_BACK_SECONDS = 2.0
@@ -59,10 +61,9 @@ class Client:
     ) -> None:
         if not timeout_seconds > 0:
             raise ValueError("timeout_seconds: more than 0")
-        self._retry = retry or RetryPolicy()
         self.owner = f"{worker or _machine()}~{secrets.token_hex(2)}"
         self._transport = Transport(
-            url=url, key=key, retry=self._retry, timeout_seconds=timeout_seconds
+            url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
         )
         # Connections of its own, so that a renewal never waits for one behind the work.
         self._renewals = Renewals(self._transport.another())
@@ -192,8 +193,44 @@ class Client:
         as it is then. Raises GaveUp after so many attempts, ValueError for a change that returns
         None, and whatever `change` raises.
         """
+        return swapped(self._swap(run, change, attempts))
+
+    def apply(
+        self,
+        change_id: str,
+        run: str | Run,
+        change: Callable[[RunRecord], Mapping[str, Any] | None],
+        *,
+        attempts: int = 5,
+    ) -> Applied | Duplicate:
+        """`cas` under a change id, which the store knows for as long as the run: applied once.
+
+        The same id again changes nothing, also from another process, under another lease or with
+        what `change` makes of a later state: it is a Duplicate with the version at which it was
+        applied. `change` may be asked for nothing then: it must have no effect of its own.
+        Raises what `cas` raises.
+        """
+        result = self._swap(run, change, attempts, change_id=change_id)
+        return applied(result)
+
+    def _swap(
+        self,
+        run: str | Run,
+        change: Callable[[RunRecord], Mapping[str, Any] | None],
+        attempts: int,
+        *,
+        change_id: str | None = None,
+    ) -> tuple[Mapping[str, Any], Answer, int]:
         handle = run if isinstance(run, Run) else self.run(run)
-        return swap(self._transport, handle, change, attempts=attempts, retry=self._retry)
+        return swap(
+            self._transport,
+            handle.key,
+            change,
+            read=handle.read,
+            lease=handle.lease,
+            attempts=attempts,
+            change_id=change_id,
+        )
 
     def close(self) -> None:
         """Give back what is still held, in a few seconds at most, and send nothing more."""

@@ -6,7 +6,7 @@ AgentStateError
 ├── Unreachable        no answer: the network, a proxy, a restart; nobody said no
 ├── Unsendable         the value cannot be sent; nothing left the client
 ├── UnexpectedAnswer   something answered that does not speak this API
-├── GaveUp             compare-and-set met somebody else's write each time
+├── GaveUp             a guarded write met somebody else's each time
 ├── CancelRequested    the store asked this worker to stop (only `checkpoint` raises it)
 └── ClientClosed       the client was closed, or belongs to the process before a fork
 
@@ -77,13 +77,13 @@ class Unreachable(AgentStateError):
 
 
 class GaveUp(AgentStateError):
-    """A compare-and-set found another version each time. Nothing of it was written.
+    """A guarded write found another version or number each time. Nothing of it was written.
 
-    attempts: how often it was tried. last_conflict: the last refusal; its `current` has the
-    version and the status that the store saw.
+    attempts: how often it was tried. last_conflict: the last refusal, VersionConflict or
+    SeqConflict; its `current` has the version and the status that the store saw.
     """
 
-    def __init__(self, attempts: int, last_conflict: VersionConflict) -> None:
+    def __init__(self, attempts: int, last_conflict: Refused) -> None:
         super().__init__(attempts, last_conflict)
         self.attempts, self.last_conflict = attempts, last_conflict
 

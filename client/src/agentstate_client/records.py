@@ -217,6 +217,19 @@ class Swapped(NamedTuple):
     attempts: int
 
 
+class Applied(NamedTuple):
+    """A change id that was new: the run's version since it was applied, and the attempts."""
+
+    version: int
+    attempts: int
+
+
+class Duplicate(NamedTuple):
+    """A change id that had been applied before, at this version; nothing was written now."""
+
+    version: int
+
+
 # --- reading answers -----------------------------------------------------------------------------
 
 

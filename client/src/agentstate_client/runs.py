@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from agentstate_client.following import follow_run
 from agentstate_client.leases import Lease
@@ -24,6 +24,7 @@ from agentstate_client.records import (
     read_moved,
     read_run,
 )
+from agentstate_client.swapping import at_the_next_free
 from agentstate_client.transport import Answer, Call, Transport, path_of
 
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
@@ -90,24 +91,40 @@ class Run:
         to: str | None = None,
         result: Any = None,
         if_version: int | None = None,
+        retry: Literal["next-free"] | None = None,
+        attempts: int = 5,
     ) -> Appended:
         """Append 1 to 500 events, all or none, numbered without a hole.
 
         expected_seq: the last number that the caller has seen; None: after whatever is there.
+        retry="next-free": who lost the race for a number takes the next one, behind what is there
+        by then, up to `attempts` times in all (GaveUp); the events stay as they are.
         add, spend, to (with result): counters, charges and a move in the same write, so that a
         finished step is there as a whole or not at all.
         Raises SeqConflict, BudgetExhausted, StaleFence, LeaseLost, IllegalTransition, and so on.
         """
+        if retry is not None and (retry != "next-free" or expected_seq is None):
+            raise ValueError('retry: "next-free", and only with expected_seq')
         charges = (spend,) if isinstance(spend, Charge) else tuple(spend)
         document: dict[str, Any] = {"events": [event.document() for event in events]}
-        if expected_seq is not None:
-            document["expected_seq"] = expected_seq
         if add:
             document["add"] = dict(add)
         if charges:
             document["spend"] = [charge.document() for charge in charges]
         document |= _move(to, result)
-        answer = self._write(("events",), document, if_version=if_version)
+
+        def write(seen_seq: int | None, attempt: int = 1) -> Answer:
+            guard = {} if seen_seq is None else {"expected_seq": seen_seq}
+            return self._write(
+                ("events",), document | guard, if_version=if_version, attempts_before=attempt - 1
+            )
+
+        if retry is None or expected_seq is None:
+            answer = write(expected_seq)
+        else:
+            answer = at_the_next_free(
+                self._transport, write, expected_seq=expected_seq, attempts=attempts
+            )
         appended = read_appended(self._noted(answer, moved_to=to), replayed=answer.replayed)
         if to is not None:
             # The move is an event of its own, after those that the answer tells of.
@@ -211,7 +228,12 @@ class Run:
             self.lease.__exit__(kind, raised, trace)
 
     def _write(
-        self, path: Sequence[str], document: Mapping[str, Any], *, if_version: int | None = None
+        self,
+        path: Sequence[str],
+        document: Mapping[str, Any],
+        *,
+        if_version: int | None = None,
+        attempts_before: int = 0,
     ) -> Answer:
         call = Call(
             "POST",
@@ -220,6 +242,7 @@ class Run:
             fence=self.lease,
             if_match=None if if_version is None else f'"v{if_version}"',
             keyed=True,
+            attempts_before=attempts_before,
         )
         return self._transport.send(call)
 

@@ -3,49 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from agentstate_client.errors import GaveUp, VersionConflict
+from agentstate_client.errors import GaveUp, Refused, SeqConflict, VersionConflict
 from agentstate_client.payloads import encode
-from agentstate_client.records import RunRecord, Swapped
-from agentstate_client.retry import RetryPolicy
-from agentstate_client.runs import Run
-from agentstate_client.transport import Call, Transport, path_of
+from agentstate_client.records import Applied, Duplicate, RunRecord, Swapped
+from agentstate_client.transport import Answer, Call, Fence, Transport, path_of
+
+Change = Callable[[RunRecord], "Mapping[str, Any] | None"]
+T = TypeVar("T")
+
+
+def until_it_holds(
+    transport: Transport,
+    conflict: type[Refused],
+    once: Callable[[int, Refused | None], T],
+    *,
+    attempts: int,
+) -> T:
+    """What `once(attempt, the conflict before it)` returns at the first try without a conflict.
+
+    Raises GaveUp after so many attempts, and whatever else `once` raises.
+    """
+    if attempts < 1:
+        raise ValueError("attempts: at least 1")
+    attempt, met = 1, None
+    while True:
+        try:
+            return once(attempt, met)
+        except conflict as another:
+            if attempt >= attempts:
+                raise GaveUp(attempt, another) from another
+            met = another
+            # Full jitter: two that met once should not meet again.
+            transport.sleep(transport.retry.delay_seconds(attempt, another))
+            attempt += 1
 
 
 def swap(
     transport: Transport,
-    run: Run,
-    change: Callable[[RunRecord], Mapping[str, Any] | None],
+    key: str,
+    change: Change,
     *,
+    read: Callable[[], RunRecord],
+    lease: Fence | None,
     attempts: int,
-    retry: RetryPolicy,
-) -> Swapped:
-    """What `Client.cas` says."""
-    if attempts < 1:
-        raise ValueError("attempts: at least 1")
-    attempt = 1
-    while True:
-        record = run.read()
+    change_id: str | None = None,
+) -> tuple[Mapping[str, Any], Answer, int]:
+    """(the attrs that were sent, the answer, the attempts) of the try that held.
+
+    change_id: makes the whole of it harmless to repeat, for the run's life.
+    """
+
+    def once(attempt: int, _met: Refused | None) -> tuple[Mapping[str, Any], Answer, int]:
+        record = read()
         new = change(record)
         if new is None:
             raise ValueError("the change returned None; it returns the new attrs, all of them")
+        document = {"replace": new} if change_id is None else {"replace": new, "id": change_id}
         call = Call(
             "PATCH",
-            path_of("runs", run.key),
-            encode({"replace": new}),
-            fence=run.lease,
+            path_of("runs", key),
+            encode(document),
+            fence=lease,
             if_match=f'"v{record.version}"',
             keyed=True,
             attempts_before=attempt - 1,
         )
-        try:
-            written = transport.send(call).document()
-        except VersionConflict as conflict:
-            if attempt >= attempts:
-                raise GaveUp(attempt, conflict) from conflict
-            # Full jitter: two that met once should not meet again.
-            transport.sleep(retry.delay_seconds(attempt, conflict))
-            attempt += 1
-        else:
-            return Swapped(new, int(written["version"]), attempt)
+        return new, transport.send(call), attempt
+
+    return until_it_holds(transport, VersionConflict, once, attempts=attempts)
+
+
+def swapped(result: tuple[Mapping[str, Any], Answer, int]) -> Swapped:
+    new, answer, attempts = result
+    return Swapped(new, int(answer.document()["version"]), attempts)
+
+
+def applied(result: tuple[Mapping[str, Any], Answer, int]) -> Applied | Duplicate:
+    _, answer, attempts = result
+    version = int(answer.document()["version"])
+    return Duplicate(version) if answer.duplicate else Applied(version, attempts)
+
+
+def at_the_next_free(
+    transport: Transport,
+    write: Callable[[int, int], T],
+    *,
+    expected_seq: int,
+    attempts: int,
+) -> T:
+    """`write(expected_seq, attempt)`, and at each conflict again behind what is there by then."""
+
+    def once(attempt: int, met: Refused | None) -> T:
+        seen = met.last_seq if isinstance(met, SeqConflict) else None
+        return write(expected_seq if seen is None else seen, attempt)
+
+    return until_it_holds(transport, SeqConflict, once, attempts=attempts)

@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Generator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -91,11 +91,13 @@ class Call:
 class Answer:
     """A success. sent_at (client's clock): before the first attempt that may have had the effect
     sent its first byte. replayed: the first answer to this request, nothing was written now.
+    duplicate: it was another request that had applied the change, under the same change id.
     """
 
     text: str
     sent_at: float
     replayed: bool = False
+    duplicate: bool = False
 
     def document(self) -> dict[str, Any]:
         """The decoded body, new each time. Raises UnexpectedAnswer unless it is an object."""
@@ -132,7 +134,7 @@ class Transport:
     def __init__(self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float) -> None:
         self.base = _base_of(url)
         self._auth = _Bearer(key)
-        self._retry = retry
+        self.retry = retry
         self._timeout_seconds = timeout_seconds
         self._open()
 
@@ -170,7 +172,7 @@ class Transport:
         Raises Refused, Unreachable, UnexpectedAnswer, ClientClosed, and LeaseLost, without
         sending, once the lease of the call is over.
         """
-        policy = self._retry.within(call.total_seconds)
+        policy = self.retry.within(call.total_seconds)
         started_at = clock.now()
         unknown_since: float | None = None
         attempt = 1
@@ -187,7 +189,7 @@ class Transport:
                     raise
                 log.info("%s %s, attempt %d: %s", call.method, call.path, attempt, failure)
             else:
-                return Answer(answer.text, unknown_since or answer.sent_at, answer.replayed)
+                return replace(answer, sent_at=unknown_since or answer.sent_at)
             self._wait(call, delay)
             attempt += 1
 
@@ -328,7 +330,10 @@ def _headers(call: Call, attempt: int, timeout_seconds: float) -> dict[str, str]
 def _read(call: Call, departure: Departure, response: httpx.Response) -> Answer:
     if response.is_success:
         sent_at = departure.sent_at if departure.sent_at is not None else clock.now()
-        return Answer(response.text, sent_at, "Idempotent-Replayed" in response.headers)
+        replayed, duplicate = (
+            name in response.headers for name in ("Idempotent-Replayed", "Agentstate-Duplicate")
+        )
+        return Answer(response.text, sent_at, replayed, duplicate)
     problem = _problem_of(response)
     if problem is None and response.status_code in NO_ANSWER_STATUSES:
         raise _no_answer(call, departure, f"status {response.status_code}", response)

@@ -216,7 +216,12 @@ def patch(ask: Patch, on: Deciding) -> Changed:
     before = draft.facts.events.get((run.id, CHANGE + ask.id)) if ask.id is not None else None
     if before is not None and runs.written_by(before, run, ask.fence, on.by):
         return Changed(
-            run=run.key, version=before.version, last_seq=before.seq, at=before.at, replayed=True
+            run=run.key,
+            version=before.version,
+            last_seq=before.seq,
+            at=before.at,
+            duplicate=True,
+            replayed=True,
         )
     by_operator = ask.fence is None and ask.only_keeping and on.by.may("operate")
     if not by_operator:
