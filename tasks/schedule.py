@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentstate.store.upkeep import JOBS
+
 MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.fleet")
 # Shifts of the fleet take minutes and are worked on by workers of their own.
 ROUTES: dict[str, dict[str, str]] = {"agentstate.work_shift": {"queue": "fleet"}}
@@ -21,11 +23,16 @@ def _every(seconds: float, task: str) -> dict[str, Any]:
     }
 
 
+def _job(name: str, task: str) -> dict[str, Any]:
+    return _every(JOBS[name], task)
+
+
 SCHEDULE: dict[str, dict[str, Any]] = {
-    "note-lapsed-leases": _every(5, "note_lapsed_leases"),
-    "carry-out-deadlines": _every(5, "carry_out_deadlines"),
-    "drop-dead-holds": _every(10, "drop_dead_holds"),
+    "note-lapsed-leases": _job("note lapsed leases", "note_lapsed_leases"),
+    "carry-out-deadlines": _job("carry out deadlines", "carry_out_deadlines"),
+    "drop-dead-holds": _job("drop dead holds", "drop_dead_holds"),
     "move-feed": _every(1, "move_feed"),
-    "make-partitions": _every(3_600, "make_partitions"),
-    "purge-idempotency": _every(3_600, "purge_idempotency"),
+    "make-partitions": _job("make partitions", "make_partitions"),
+    "purge": _job("purge what is past its age", "purge"),
+    "drop-old-weeks": _job("drop weeks that are over", "drop_old_weeks"),
 }

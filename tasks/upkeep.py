@@ -7,15 +7,20 @@ are started: tasks/schedule.py.
 
 from __future__ import annotations
 
-from agentstate.store import feed, partitions, upkeep
+import time
+
+from agentstate.store import feed, partitions, retention
 from agentstate.store.callers import SWEEP
 from agentstate.store.commands import CarryOutDeadlines, DropDeadHolds, NoteLapsed
 from agentstate.store.execute import execute
+from agentstate.store.upkeep import FrequentBeat, beat
 from tasks.app import app
 
-# A pass is bounded; what is left waits for the next one.
-PURGE_PASSES = 20
+# A start cleans up for so long at most, in passes of so many rows; the next one goes on with it.
+PURGE_SECONDS = 60.0
 PURGE_ROWS = 1_000
+
+_MOVING = FrequentBeat("move feed")
 
 
 @app.task(name="agentstate.note_lapsed_leases", ignore_result=True, time_limit=30)
@@ -23,7 +28,8 @@ def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
     """Record the leases that ran out unseen. Every 5 s. Twice, late or never is safe: acquire
     treats a lapsed lease as free already; this only tells people.
     """
-    execute(NoteLapsed(limit=limit), by=SWEEP)
+    with beat("note lapsed leases") as this:
+        this.did = execute(NoteLapsed(limit=limit), by=SWEEP).lapsed
 
 
 @app.task(name="agentstate.carry_out_deadlines", ignore_result=True, time_limit=30)
@@ -31,7 +37,9 @@ def carry_out_deadlines(*, limit: int = 200, **_newer: object) -> None:
     """Fail or cancel the runs whose deadline has passed, where their policy says so. Every 5 s.
     Twice is safe: an ended run has no deadline any more. Late only ends them later.
     """
-    execute(CarryOutDeadlines(limit=limit), by=SWEEP)
+    with beat("carry out deadlines") as this:
+        done = execute(CarryOutDeadlines(limit=limit), by=SWEEP)
+        this.did = done.failed + done.cancelled
 
 
 @app.task(name="agentstate.drop_dead_holds", ignore_result=True, time_limit=30)
@@ -39,7 +47,8 @@ def drop_dead_holds(*, limit: int = 500, **_newer: object) -> None:
     """Give back what dead workers hold of budgets. Every 10 s. Twice, late or never is safe: a
     charge that would be refused looks for dead holds itself.
     """
-    execute(DropDeadHolds(limit=limit), by=SWEEP)
+    with beat("drop dead holds") as this:
+        this.did = execute(DropDeadHolds(limit=limit), by=SWEEP).holds
 
 
 @app.task(name="agentstate.move_feed", ignore_result=True, time_limit=30)
@@ -48,7 +57,8 @@ def move_feed(**_newer: object) -> None:
     web process. Twice is safe (one mover at a time), late only delays readers, and without it
     the feed moves as soon as a web process writes again.
     """
-    feed.move()
+    moved = feed.move()
+    _MOVING.note(len(moved.runs) if moved else 0)
 
 
 @app.task(name="agentstate.make_partitions", ignore_result=True, time_limit=60)
@@ -56,14 +66,37 @@ def make_partitions(**_newer: object) -> None:
     """Make the coming weeks' partitions of the event table. Hourly. Twice or late is safe: there
     are eight weeks in hand, and after those a write makes the one that it needs.
     """
-    partitions.ensure_ahead()
+    with beat("make partitions") as this:
+        this.did = len(partitions.ensure_ahead())
 
 
-@app.task(name="agentstate.purge_idempotency", ignore_result=True, time_limit=120)
-def purge_idempotency(**_newer: object) -> None:
-    """Delete answers whose 24 h are over. Hourly, at most PURGE_PASSES times PURGE_ROWS at a time.
-    Twice, late or never is safe: an expired one is not looked at; it only takes room.
+@app.task(name="agentstate.purge", ignore_result=True, time_limit=240)
+def purge(**_newer: object) -> None:
+    """Delete what is past its age (`retention.AGES`), pass by pass and at most for a minute. Every
+    five minutes. Twice at once share the work; late or never is safe: what is past its age is not
+    looked at, or only shown longer; it takes room.
     """
-    for _ in range(PURGE_PASSES):
-        if upkeep.purge_idempotency(limit=PURGE_ROWS) < PURGE_ROWS:
-            return
+    with beat("purge what is past its age") as this:
+        ends = time.monotonic() + PURGE_SECONDS
+        todo = list(retention.AGES)
+        while todo and (time.monotonic() < ends or not this.did):
+            went = {kind: retention.purge(kind, limit=PURGE_ROWS) for kind in todo}
+            this.did += sum(went.values())
+            todo = [kind for kind in todo if went[kind] == PURGE_ROWS]
+        this.behind = sum(kind.due for kind in retention.progress()) if todo else 0
+
+
+@app.task(name="agentstate.drop_old_weeks", ignore_result=True, time_limit=240)
+def drop_old_weeks(**_newer: object) -> None:
+    """Work on weeks of which every run has ended and expired, at most for a minute. Every five
+    minutes. Two at once: one works. Late or never is safe: their runs are hidden already.
+    """
+    with beat("drop weeks that are over") as this:
+        ends = time.monotonic() + PURGE_SECONDS
+        done = retention.drop_oldest_week(limit=PURGE_ROWS)
+        while done is not None:
+            this.did += done.rows
+            if time.monotonic() >= ends:
+                break
+            done = retention.drop_oldest_week(limit=PURGE_ROWS)
+        this.behind = sum(not week.keeping for week in retention.weeks())

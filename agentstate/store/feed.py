@@ -23,6 +23,7 @@ from django.db import DatabaseError, connection, transaction
 
 from agentstate.store import minutes
 from agentstate.store.errors import CursorExpired, Invalid, NotFound
+from agentstate.store.upkeep import FrequentBeat
 
 CHANNEL = "agentstate"
 ADVISORY_LOCK = 7207
@@ -105,6 +106,7 @@ class Mover:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._beat = FrequentBeat("move feed")
 
     @property
     def running(self) -> bool:
@@ -142,7 +144,8 @@ class Mover:
 
     def _pass(self) -> None:
         try:
-            move()
+            moved = move()
+            self._beat.note(len(moved.runs) if moved else 0)
         except DatabaseError as lost:
             # The rows are safe in the outbox; Celery's backstop or the next nudge takes them.
             log.warning("the feed did not move: %s", str(lost).strip().splitlines()[0])

@@ -29,6 +29,7 @@ from agentstate.store.rows import (
     RunRow,
     TermRow,
 )
+from agentstate.store.upkeep import JOBS
 
 EVENTS_PAGE_BYTES = 1024 * 1024
 
@@ -540,6 +541,55 @@ def workers(*, limit: int, place: Place | None = None) -> Page[WorkerView]:
     names = [column.name for column in dataclass_fields(WorkerView)]
     views = [WorkerView(**dict(zip(names, row[1:], strict=True))) for row in rows]
     return _paged(views, limit=limit, place=place, key=lambda v: (v.worker,), at=_read_at(rows))
+
+
+# --- our own jobs --------------------------------------------------------------------------------
+
+# One that has never run is waited for since the schema was last changed: a new release's jobs.
+HEARTBEATS = """
+SELECT name, coalesce(h.every_seconds, j.every_seconds), h.started_at, h.ended_at, h.took_ms,
+    coalesce(h.did, 0), h.behind, coalesce(h.passes, 0), h.failed, coalesce(h.host, ''),
+    coalesce(h.started_at > h.ended_at OR h.ended_at IS NULL, false) AND h.started_at IS NOT NULL,
+    coalesce(agentstate_now() - greatest(h.started_at, h.ended_at, since.at) >
+        make_interval(secs => 3 * coalesce(h.every_seconds, j.every_seconds) + 5), true)
+FROM json_to_recordset(%(jobs)s) AS j (name text, every_seconds integer)
+FULL JOIN agentstate_heartbeat h USING (name)
+LEFT JOIN (SELECT max(applied) AS at FROM django_migrations WHERE app = 'agentstate') AS since
+    ON h.name IS NULL
+ORDER BY 2, name
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatView:
+    """When a periodic job of our own last ran; every time is the database's.
+
+    started_at None: it never ran. did: what its last pass did, or for a job with many passes a
+    second, what it did since the heartbeat before. behind: what it knows to be left (None: it
+    cannot say). failed: why the last pass failed, in short. running: begun and not ended.
+    silent: nothing heard for three periods and 5 s.
+    """
+
+    name: str
+    every_seconds: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    took_ms: int | None
+    did: int
+    behind: int | None
+    passes: int
+    failed: str | None
+    host: str
+    running: bool
+    silent: bool
+
+
+def heartbeats() -> tuple[HeartbeatView, ...]:
+    """Every job that there should be (`upkeep.JOBS`) or was, the most frequent first."""
+    jobs = [{"name": name, "every_seconds": every} for name, every in JOBS.items()]
+    names = [column.name for column in dataclass_fields(HeartbeatView)]
+    rows = _rows(HEARTBEATS, {"jobs": json.dumps(jobs)})
+    return tuple(HeartbeatView(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 # --- keyset pages --------------------------------------------------------------------------------

@@ -12,85 +12,127 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import LockNotAvailable
 
 from agentstate.store import partitions
 from agentstate.store.ids import lowest_uuid7
 
 BATCH = 1_000
+# Counting further would cost what deleting costs, and says no more.
+DUE_MAX = 10_000
+# Dropping a partition needs the whole event table for a moment, and appends queue behind whoever
+# waits for it: not had at once, it is tried again in the next pass.
+DROP_WAITS = "300ms"
+ADVISORY_LOCK = 7208
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Age:
-    """How long rows of a kind are kept, and the statement that deletes the oldest of them."""
+    """How long rows of a kind are kept (0: each has its own expiry), and how the oldest are found.
+
+    key: what names a row. at: when its age began. only: which of the table's rows age at all.
+    order: in which they go, where that is another than by age.
+    """
 
     keep: timedelta
-    statement: str
+    table: str
+    key: str
+    at: str
+    only: str = "true"
+    order: str = ""
+
+    @property
+    def due(self) -> str:
+        return f"{self.only} AND {self.at} <= %(before)s"
+
+    @property
+    def delete(self) -> str:
+        return (
+            f"DELETE FROM agentstate_{self.table} WHERE ({self.key}) IN ("
+            f" SELECT {self.key} FROM agentstate_{self.table} WHERE {self.due}"
+            f" ORDER BY {self.order or self.at} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
+        )
+
+    @property
+    def look(self) -> str:
+        return (
+            f"SELECT (SELECT min({self.at}) FROM agentstate_{self.table} WHERE {self.only}),"
+            f" (SELECT count(*) FROM (SELECT FROM agentstate_{self.table} WHERE {self.due}"
+            f" LIMIT %(limit)s) AS due)"
+        )
 
 
-def _oldest(table: str, key: str, condition: str, order: str) -> str:
-    return (
-        f"DELETE FROM agentstate_{table} WHERE ({key}) IN (SELECT {key} FROM agentstate_{table}"
-        f" WHERE {condition} ORDER BY {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedAge(Age):
+    """The feed goes from its front, so that what is left has no hole: only what stands before the
+    first change that is still young, and no pass looks further than it may delete."""
+
+    @property
+    def delete(self) -> str:
+        return """
+DELETE FROM agentstate_feed WHERE position IN (SELECT position FROM (
+    SELECT position, bool_and(at <= %(before)s) OVER (ORDER BY position) AS due
+    FROM (SELECT position, at FROM agentstate_feed ORDER BY position LIMIT %(limit)s) AS front
+) AS marked WHERE due)
+"""
+
+    @property
+    def look(self) -> str:
+        return """
+SELECT (SELECT at FROM agentstate_feed ORDER BY position LIMIT 1), count(*) FILTER (WHERE due)
+FROM (SELECT bool_and(at <= %(before)s) OVER (ORDER BY position) AS due
+    FROM (SELECT position, at FROM agentstate_feed ORDER BY position LIMIT %(limit)s) AS front
+) AS marked
+"""
 
 
 # Ages beside the runs' own retention; an answer's age is in its own row (24 h).
 AGES: dict[str, Age] = {
     "idempotency records": Age(
-        keep=timedelta(0),
-        statement=_oldest(
-            "idempotencyrecord", "principal, key", "expires_at <= %(before)s", "expires_at"
-        ),
+        keep=timedelta(0), table="idempotencyrecord", key="principal, key", at="expires_at"
     ),
-    "refusals": Age(
-        keep=timedelta(days=30), statement=_oldest("refusal", "id", "at <= %(before)s", "at, id")
-    ),
+    "refusals": Age(keep=timedelta(days=30), table="refusal", key="id", at="at", order="at, id"),
     "minutes": Age(
         keep=timedelta(days=30),
-        statement=_oldest(
-            "minute",
-            "minute, run_key, operation, worker, outcome",
-            "minute <= %(before)s",
-            "minute",
-        ),
+        table="minute",
+        key="minute, run_key, operation, worker, outcome",
+        at="minute",
     ),
-    "feed": Age(
-        keep=timedelta(days=7),
-        # From the front, so that what is left has no hole.
-        statement=_oldest("feed", "position", "at <= %(before)s", "position"),
-    ),
+    "feed": FeedAge(keep=timedelta(days=7), table="feed", key="position", at="at"),
     "free units": Age(
         keep=timedelta(days=7),
-        statement=_oldest(
-            "lease",
-            "unit",
-            "run_id IS NULL AND token IS NULL AND term_ended_at <= %(before)s",
-            "unit",
-        ),
+        table="lease",
+        key="unit",
+        at="term_ended_at",
+        only="run_id IS NULL AND token IS NULL",
+        order="unit",
     ),
     "terms of units": Age(
         keep=timedelta(days=90),
-        statement=_oldest(
-            "leaseterm",
-            "token",
-            "run_id IS NULL AND ended IS NOT NULL AND upper(held) <= %(before)s",
-            "token",
-        ),
+        table="leaseterm",
+        key="token",
+        at="upper(held)",
+        only="run_id IS NULL AND ended IS NOT NULL",
+        order="token",
     ),
-    "workers not seen": Age(
-        keep=timedelta(days=7), statement=_oldest("worker", "name", "seen_at <= %(before)s", "name")
+    "workers not seen": Age(keep=timedelta(days=7), table="worker", key="name", at="seen_at"),
+    # Long after the feed itself has gone on: whoever comes back has to begin anew either way.
+    "consumers not seen": Age(keep=timedelta(days=30), table="feedconsumer", key="name", at="at"),
+    "heartbeats of jobs that are no more": Age(
+        keep=timedelta(days=30), table="heartbeat", key="name", at="started_at"
     ),
 }
 
 
 def purge(kind: str, *, limit: int = BATCH) -> int:
-    """Delete at most `limit` rows of a kind that are older than its age; how many went."""
+    """Delete at most `limit` rows of a kind that are older than its age; how many went.
+
+    Two at once share the rows, and stopped anywhere it has done what it has done.
+    """
     age = AGES[kind]
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT agentstate_now()")
-        before = cursor.fetchone()[0] - age.keep
-        cursor.execute(age.statement, {"before": before, "limit": limit})
+        cursor.execute(age.delete, {"before": _now(cursor) - age.keep, "limit": limit})
         return int(cursor.rowcount)
 
 
@@ -99,13 +141,40 @@ def purge_all(*, limit: int = BATCH) -> dict[str, int]:
     return {kind: purge(kind, limit=limit) for kind in AGES}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the clean-up of a kind has come.
+
+    keep: None when each row has its own expiry, which `oldest_at` then is. oldest_at: None without
+    rows. due: rows that are past their age and still there, counted up to DUE_MAX.
+    """
+
+    kind: str
+    keep: timedelta | None
+    oldest_at: datetime | None
+    due: int
+
+
+def progress() -> tuple[Progress, ...]:
+    """Each kind in AGES with what is still there of it; `weeks()` tells of the runs."""
+    with connection.cursor() as cursor:
+        now = _now(cursor)
+        return tuple(_progress(cursor, kind, age, now) for kind, age in AGES.items())
+
+
+def _progress(cursor: Any, kind: str, age: Age, now: datetime) -> Progress:
+    cursor.execute(age.look, {"before": now - age.keep, "limit": DUE_MAX})
+    oldest_at, due = cursor.fetchone()
+    return Progress(kind=kind, keep=age.keep or None, oldest_at=oldest_at, due=due)
+
+
 # --- weeks of runs -------------------------------------------------------------------------------
 
 _KEEPING = """
 SELECT count(*), min(key) FROM agentstate_run WHERE id >= %(low)s AND id < %(high)s
     AND (expires_at IS NULL OR expires_at > %(now)s OR hold)
 """
-# What stands beside a run's log, in the order in which it goes.
+# What stands beside a run's log, in the order in which it goes; the runs themselves last.
 _BESIDE = (
     "DELETE FROM agentstate_budgetentry WHERE (budget_id, n) IN ("
     " SELECT e.budget_id, e.n FROM agentstate_budgetentry e JOIN agentstate_budget b"
@@ -119,8 +188,9 @@ _BESIDE = (
         f" LIMIT %(limit)s))"
         for table in ("budget", "leaseterm", "lease", "telemetry", "refusal")
     ),
+    "DELETE FROM agentstate_run WHERE ctid = ANY(ARRAY(SELECT ctid FROM agentstate_run"
+    " WHERE id >= %(low)s AND id < %(high)s LIMIT %(limit)s))",
 )
-_RUNS = "DELETE FROM agentstate_run WHERE id >= %(low)s AND id < %(high)s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,28 +224,46 @@ def weeks() -> list[Week]:
     return found
 
 
-def drop_oldest_week(*, limit: int = BATCH) -> str | None:
-    """Work on the oldest week that nothing keeps; its name once it is gone, else None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeekPass:
+    """What one pass did: rows that went beside the log, and the partition if it was dropped."""
 
-    At most `limit` rows of each table a pass; the pass that finds nothing left beside the log
-    drops the partition and the runs in one transaction.
+    rows: int
+    dropped: str | None = None
+
+
+def drop_oldest_week(*, limit: int = BATCH) -> WeekPass | None:
+    """Work on the oldest week that nothing keeps. None: there is none, or another is at work on it.
+
+    At most `limit` rows of each table a pass; the pass that finds nothing left drops the partition.
     """
     week = next((week for week in weeks() if not week.keeping), None)
     if week is None:
         return None
-    with transaction.atomic(), connection.cursor() as cursor:
-        values = _bounds(week.starts_at) | {"limit": limit}
-        # The ledger's trigger lets go of rows only for this.
-        cursor.execute("SET LOCAL agentstate.retention = 'on'")
-        went = 0
-        for statement in _BESIDE:
-            cursor.execute(statement, values)
-            went += cursor.rowcount
-        if went:
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            return _work_on(week, cursor, limit)
+    except OperationalError as waited:
+        if isinstance(waited.__cause__, LockNotAvailable):
             return None
-        cursor.execute(f"DROP TABLE {week.name}")
-        cursor.execute(_RUNS, values)
-    return week.name
+        raise
+
+
+def _work_on(week: Week, cursor: Any, limit: int) -> WeekPass | None:
+    cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [ADVISORY_LOCK])
+    if not cursor.fetchone()[0]:
+        return None
+    cursor.execute(f"SET LOCAL lock_timeout = '{DROP_WAITS}'")
+    # The ledger's trigger lets go of rows only for this.
+    cursor.execute("SET LOCAL agentstate.retention = 'on'")
+    rows = 0
+    for statement in _BESIDE:
+        cursor.execute(statement, _bounds(week.starts_at) | {"limit": limit})
+        rows += cursor.rowcount
+    if rows:
+        return WeekPass(rows=rows)
+    cursor.execute(f"DROP TABLE IF EXISTS {week.name}")
+    return WeekPass(rows=0, dropped=week.name)
 
 
 def _now(cursor: Any) -> datetime:

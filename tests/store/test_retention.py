@@ -3,12 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from agentstate.store import audit, feed, partitions, retention
-from agentstate.store.commands import Append, NewBudget, Reserve
+from agentstate.store.commands import Append, NewBudget, Reserve, SetCheckpoint
 from agentstate.store.errors import SeqConflict
 from agentstate.store.minutes import TALLY
-from tests.store.asking import event, rows
+from tests.store.asking import at_once, event, rows
 
 
 def test_each_kind_goes_at_its_own_age_and_in_bounded_passes(store, clock):
@@ -57,7 +58,7 @@ def test_a_week_goes_when_all_its_runs_have_expired(store, clock):
 
     (week, *_) = [w for w in retention.weeks() if w.keeping or w.name == name]
     assert week.keeping == 0
-    while retention.drop_oldest_week(limit=1) != name:
+    while (step := retention.drop_oldest_week(limit=1)) and step.dropped != name:
         assert store.run("b")
 
     assert rows("SELECT key FROM agentstate_run") == [("b",)]
@@ -77,7 +78,7 @@ def test_a_run_that_is_held_or_not_ended_keeps_its_week_and_is_named(store, cloc
 
     (week,) = [w for w in retention.weeks() if w.keeping]
     assert (week.keeping, week.first_key) == (1, "still-running")
-    while retention.drop_oldest_week() is not None:
+    while retention.drop_oldest_week():
         pass
     assert store.run("still-running").status == "pending"
 
@@ -102,3 +103,73 @@ def test_an_answered_key_that_expired_is_free_again_before_it_is_purged(store, c
     store.ask(ask, key="k")
     clock.advance(hours=25)
     assert not store.ask(ask, key="k").replayed
+
+
+def test_progress_tells_the_oldest_row_and_how_many_are_due(store, clock):
+    assert {p.due for p in retention.progress()} == {0}
+    store.create("42")
+    for n in range(3):
+        store.ask(Append(run="42", events=(event(),)), key=f"k{n}")
+        clock.advance(seconds=1)
+    feed.move()
+    first = clock.now - timedelta(seconds=3)
+    store.ask(SetCheckpoint(consumer="reader", position=4))
+
+    at = {p.kind: (p.keep, p.oldest_at, p.due) for p in retention.progress()}
+    assert at["idempotency records"] == (None, first + timedelta(hours=24), 0)
+    assert at["feed"] == (timedelta(days=7), first, 0)
+    clock.set(first + timedelta(days=7, seconds=1))
+    due = {p.kind: p.due for p in retention.progress()}
+    assert (due["idempotency records"], due["feed"], due["consumers not seen"]) == (3, 3, 0)
+    clock.advance(days=24)
+    assert {p.kind: p.due for p in retention.progress()}["consumers not seen"] == 1
+    assert retention.purge("consumers not seen") == 1
+    assert feed.consumers(limit=10) == ()
+
+
+def test_the_feed_goes_from_its_front_and_stops_before_a_young_change(store, clock):
+    """Two transactions may get their positions in the other order than their times."""
+    for key in ("a", "b", "c"):
+        store.create(key)
+    feed.move()
+    rows("UPDATE agentstate_feed SET at = at + interval '1 hour' WHERE position = 2")
+    clock.advance(days=7)
+
+    assert retention.purge("feed") == 1
+    assert rows("SELECT position FROM agentstate_feed ORDER BY 1") == [(2,), (3,)]
+    clock.advance(hours=1)
+    assert retention.purge("feed") == 2
+
+
+def test_a_week_that_somebody_reads_is_dropped_in_a_later_pass(store, clock):
+    clock.set(clock.now - timedelta(days=365))
+    partitions.ensure_ahead()
+    store.create("a", retain_seconds=1)
+    store.move("a", "cancelled")
+    clock.advance(days=8)
+    while (step := retention.drop_oldest_week()) and not step.rows:
+        pass
+
+    with transaction.atomic():
+        rows("SELECT count(*) FROM agentstate_event")
+        (outcome,) = at_once(1, lambda n: retention.drop_oldest_week())
+        assert outcome is None
+    assert retention.drop_oldest_week().dropped
+    partitions.ensure_ahead()
+
+
+def test_two_that_drop_the_same_week_have_the_effect_of_one(store, clock):
+    clock.set(clock.now - timedelta(days=365))
+    partitions.ensure_ahead()
+    for n in range(20):
+        store.create(f"r{n}", retain_seconds=1)
+        store.move(f"r{n}", "cancelled")
+    clock.advance(days=8)
+
+    def work(number):
+        while any(not week.keeping for week in retention.weeks()):
+            retention.drop_oldest_week(limit=3)
+
+    assert at_once(3, work) == [None] * 3
+    assert rows("SELECT count(*) FROM agentstate_run") == [(0,)]
+    partitions.ensure_ahead()

@@ -5,12 +5,13 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from agentstate.store import partitions
+from agentstate.store import partitions, reads
 from agentstate.store.callers import PLAIN, SYSTEM
 from agentstate.store.callers import Circumstances as Under
-from agentstate.store.commands import AcquireLease, CreateRun, NewBudget, Reserve
+from agentstate.store.commands import AcquireLease, CreateRun, NewBudget, Reserve, Transition
 from agentstate.store.execute import execute
-from agentstate.store.models import Budget, Event, Feed, IdempotencyRecord, Outbox, Run
+from agentstate.store.models import Budget, Event, Feed, Heartbeat, IdempotencyRecord, Outbox, Run
+from agentstate.store.upkeep import JOBS, FrequentBeat
 from tasks import upkeep
 from tasks.app import app
 from tasks.schedule import MODULES, ROUTES, SCHEDULE
@@ -99,29 +100,82 @@ def test_answers_are_purged_when_their_day_is_over_and_not_before(clock):
     create("r-1", Under(idempotency_key="k-1", fingerprint=b"1"))
     clock.advance(hours=23)
     create("r-2", Under(idempotency_key="k-2", fingerprint=b"2"))
-    upkeep.purge_idempotency()
+    upkeep.purge()
     assert IdempotencyRecord.objects.count() == 2
 
     clock.advance(hours=1)
-    upkeep.purge_idempotency()
+    upkeep.purge()
 
     assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["k-2"]
 
 
-def test_a_purge_is_bounded_and_goes_on_in_passes(clock, monkeypatch):
+def test_a_purge_is_bounded_says_what_is_left_and_goes_on_where_it_was(clock, monkeypatch):
     monkeypatch.setattr(upkeep, "PURGE_ROWS", 2)
-    monkeypatch.setattr(upkeep, "PURGE_PASSES", 2)
+    monkeypatch.setattr(upkeep, "PURGE_SECONDS", 0)
     for number in range(5):
         create(f"r-{number}", Under(idempotency_key=f"k-{number}", fingerprint=b"1"))
     clock.advance(hours=25)
 
-    upkeep.purge_idempotency()
-    assert IdempotencyRecord.objects.count() == 1
-    upkeep.purge_idempotency()
+    upkeep.purge()
+    assert IdempotencyRecord.objects.count() == 3
+    assert heartbeat("purge what is past its age")[:2] == (2, 3)
+    monkeypatch.setattr(upkeep, "PURGE_SECONDS", 60)
+    upkeep.purge()
     assert IdempotencyRecord.objects.count() == 0
+    assert heartbeat("purge what is past its age") == (3, 0, 2)
 
 
-def test_a_task_leaves_no_transaction_open():
-    for task in (upkeep.note_lapsed_leases, upkeep.move_feed, upkeep.purge_idempotency):
+def test_a_week_that_is_over_goes_with_its_runs_in_one_start(clock):
+    clock.set(clock.now - timedelta(days=365))
+    upkeep.make_partitions()
+    for number in range(3):
+        ask = CreateRun(key=f"r-{number}", task="Fix it", retain_seconds=60)
+        execute(ask, by=SYSTEM)
+        execute(Transition(run=ask.key, to="cancelled"), by=SYSTEM)
+    clock.advance(days=8)
+    upkeep.drop_old_weeks()
+    upkeep.drop_old_weeks()
+
+    assert (Run.objects.count(), Event.objects.count()) == (0, 0)
+    assert heartbeat("drop weeks that are over") == (0, 0, 2)
+    upkeep.make_partitions()
+
+
+def heartbeat(name):
+    return Heartbeat.objects.values_list("did", "behind", "passes").get(name=name)
+
+
+ALL = (
+    upkeep.note_lapsed_leases,
+    upkeep.carry_out_deadlines,
+    upkeep.drop_dead_holds,
+    upkeep.move_feed,
+    upkeep.make_partitions,
+    upkeep.purge,
+    upkeep.drop_old_weeks,
+)
+
+
+def test_every_task_leaves_a_heartbeat_and_no_transaction_open():
+    upkeep._MOVING = FrequentBeat("move feed")
+    for task in ALL:
         task()
         assert not connection.in_atomic_block
+
+    ours = {beat.name for beat in reads.heartbeats() if not beat.silent and not beat.failed}
+    assert ours >= {
+        "note lapsed leases",
+        "carry out deadlines",
+        "drop dead holds",
+        "move feed",
+        "make partitions",
+        "purge what is past its age",
+        "drop weeks that are over",
+    }
+
+
+def test_every_job_that_is_waited_for_is_started_by_the_clock():
+    starts = {entry["schedule"] for entry in SCHEDULE.values()}
+
+    assert set(JOBS.values()) - {JOBS["move feed"]} <= starts
+    assert len(SCHEDULE) >= len(JOBS)
