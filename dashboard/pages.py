@@ -35,12 +35,16 @@ class ConsoleRequest(HttpRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """An entry of the navigation. badge: how many things there need somebody."""
+    """An entry of the navigation. badge: how many things there need somebody.
+
+    first: stands in the bar of a small screen; the others are behind More there.
+    """
 
     label: str
     address: str
     icon: str
     current: bool
+    first: bool = False
     badge: str = ""
     badge_title: str = ""
 
@@ -50,7 +54,9 @@ PLACES = (
     ("Leases", "leases", "key"),
     ("Contention", "contention", "bolt"),
     ("Audit", "audit", "clipboard-document-list"),
+    ("System", "system", "server-stack"),
 )
+FIRST = ("runs", "leases", "workers", "contention")
 
 
 def places(request: ConsoleRequest) -> list[Place]:
@@ -63,6 +69,7 @@ def places(request: ConsoleRequest) -> list[Place]:
             address=reverse(name),
             icon=icon,
             current=request.path.split("/")[1] == reverse(name)[1:],
+            first=name in FIRST,
             badge=badges.get(name, ""),
             badge_title="lapsed",
         )

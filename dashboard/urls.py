@@ -4,7 +4,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
-from dashboard.views import actions, contention, leases, runs, session, story
+from dashboard.views import actions, contention, leases, runs, session, story, system
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs"), name="home"),
@@ -24,4 +24,5 @@ urlpatterns = [
     path("leases/<str:unit>/reclaim", leases.reclaim, name="reclaim"),
     path("contention", contention.show, name="contention"),
     path("audit", actions.show, name="audit"),
+    path("system", system.show, name="system"),
 ]

@@ -1,0 +1,62 @@
+"""System: whether agentstate itself does its work, what it keeps, and the rules it goes by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponseBase
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from agentstate.store import reads, retention
+from agentstate.store.policy import POLICY
+from agentstate.store.reference import MEANINGS
+from agentstate.store.states import MOVES, OPERATOR_MOVES, Status
+from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.queries import system as queries
+from dashboard.queries.clock import database_now
+from dashboard.queries.panels import read_panels
+
+PANELS = {
+    "jobs": reads.heartbeats,
+    "feed": queries.read_feed,
+    "retention": retention.progress,
+    "weeks": retention.weeks,
+    "partitions": queries.read_partitions,
+    "database": queries.read_database,
+}
+
+
+@require_safe
+@page
+def show(request: ConsoleRequest) -> HttpResponseBase:
+    """`show`: health, or the rules that the store goes by."""
+    if request.GET.get("show") == "rules":
+        return render(request, "system/rules.html", {"tab": "rules"} | rules())
+    panels = read_panels(PANELS)
+    context = {
+        "tab": "health",
+        "now": database_now(),
+        "panels": panels,
+        "silent": [job for job in panels["jobs"].found or () if job.silent],
+        "due_max": retention.DUE_MAX,
+    }
+    template = "system/health.html" if is_partial(request, "health") else "system/page.html"
+    return render(request, template, context)
+
+
+def rules() -> dict[str, Any]:
+    """The tables that the code itself uses, as rows."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for name, line in POLICY.items():
+        table, column = name.split(".")
+        tables.setdefault(table, []).append({"column": column, "line": line})
+    moves = [{"status": status, "cells": [_move(status, to) for to in Status]} for status in MOVES]
+    return {"policies": tables, "meanings": MEANINGS, "moves": moves, "statuses": list(Status)}
+
+
+def _move(status: str, to: str) -> str:
+    """`operator`: open to one without the token; `holder`; or nothing: no such move."""
+    if to not in MOVES[status]:
+        return ""
+    return "operator" if (status, to) in OPERATOR_MOVES else "holder"
