@@ -16,6 +16,7 @@ from agentstate_client import (
     StaleFence,
 )
 
+from agentstate.store.minutes import TALLY
 from tests.store.asking import at_once, rows
 
 
@@ -64,6 +65,27 @@ def test_giving_up_says_how_often_and_what_stood_in_the_way(worker):
     assert gave_up.value.last_conflict.current["version"] == 4
     assert client.run("42").read().attrs == {"n": 3}
     assert rows("SELECT attempt FROM agentstate_refusal ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def test_giving_up_is_counted_and_a_try_that_holds_is_not(worker):
+    client, other = worker("a"), worker("b")
+    client.create(task="audit", key="42")
+    TALLY.forget()
+
+    def change(record: RunRecord) -> dict[str, int]:
+        other.cas("42", counted, attempts=1)
+        return {"n": -1}
+
+    for attempts in (1, 3):
+        with pytest.raises(GaveUp):
+            client.cas("42", change, attempts=attempts)
+
+    TALLY.write()
+    found = rows(
+        "SELECT outcome, sum(count)::int, sum(gave_up)::int FROM agentstate_minute"
+        " WHERE operation = 'patch' GROUP BY outcome ORDER BY outcome"
+    )
+    assert found == [("ok", 4, 0), ("version-conflict", 4, 2)]
 
 
 def test_eight_adders_lose_nothing(worker):

@@ -116,7 +116,11 @@ class Run:
         def write(seen_seq: int | None, attempt: int = 1) -> Answer:
             guard = {} if seen_seq is None else {"expected_seq": seen_seq}
             return self._write(
-                ("events",), document | guard, if_version=if_version, attempts_before=attempt - 1
+                ("events",),
+                document | guard,
+                if_version=if_version,
+                attempts_before=attempt - 1,
+                is_last=retry is not None and attempt == attempts,
             )
 
         if retry is None or expected_seq is None:
@@ -234,6 +238,7 @@ class Run:
         *,
         if_version: int | None = None,
         attempts_before: int = 0,
+        is_last: bool = False,
     ) -> Answer:
         call = Call(
             "POST",
@@ -243,6 +248,7 @@ class Run:
             if_match=None if if_version is None else f'"v{if_version}"',
             keyed=True,
             attempts_before=attempts_before,
+            is_last=is_last,
         )
         return self._transport.send(call)
 

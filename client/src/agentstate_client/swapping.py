@@ -69,6 +69,7 @@ def swap(
             if_match=f'"v{record.version}"',
             keyed=True,
             attempts_before=attempt - 1,
+            is_last=attempt == attempts,
         )
         return new, transport.send(call), attempt
 

@@ -71,6 +71,7 @@ class Call:
     for one answer, and for all attempts together; None: what the client was told.
     wait_seconds: how long the server may wait before it answers; then the path is below /live/v1.
     attempts_before: of the same purpose, in calls before this one; counted in Agentstate-Attempt.
+    is_last: no call of that purpose follows; says so in Agentstate-Attempts-Max.
     """
 
     method: str
@@ -84,6 +85,7 @@ class Call:
     total_seconds: float | None = None
     wait_seconds: int | None = None
     attempts_before: int = 0
+    is_last: bool = False
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -318,6 +320,8 @@ def _headers(call: Call, attempt: int, timeout_seconds: float) -> dict[str, str]
     }
     if call.body is not None:
         headers["Content-Type"] = "application/json"
+    if call.is_last:
+        headers["Agentstate-Attempts-Max"] = str(call.attempts_before + 1)
     if call.keyed:
         headers["Idempotency-Key"] = call.id
     if call.fence is not None:
