@@ -3,6 +3,7 @@
 from agentstate.store.asks import Ask
 from agentstate.store.callers import PLAIN, SWEEP, SYSTEM, Caller, Circumstances
 from agentstate.store.execute import execute, execute_all
+from agentstate.store.listeners import Written, after_write
 
 __all__ = [
     "PLAIN",
@@ -11,6 +12,8 @@ __all__ = [
     "Ask",
     "Caller",
     "Circumstances",
+    "Written",
+    "after_write",
     "execute",
     "execute_all",
 ]

@@ -21,7 +21,7 @@ import psycopg
 from django.db import Error as DatabaseFailure
 from django.db import connection, transaction
 
-from agentstate.store import answers, feed, minutes, partitions
+from agentstate.store import answers, feed, listeners, minutes, partitions
 from agentstate.store import rowsql as sql
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
@@ -128,6 +128,7 @@ def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome]
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 batch.run(cursor)
             batch.count(int((time.monotonic() - began) * 1_000))
+            listeners.tell(batch.written)
             return batch.outcomes()
         except DatabaseFailure as failed:
             settled = _after(failed, batch)
@@ -203,6 +204,7 @@ def _ask_how_it_ended(batch: _Batch) -> list[Outcome] | None:
         connection.close()
         return [unknown for _ in batch.asks]
     if there:
+        listeners.tell(batch.written)
         return batch.outcomes()
     lost = status == "aborted" or there is False
     return None if lost else [unknown for _ in batch.asks]
@@ -241,6 +243,7 @@ class _Batch:
         self.xact_id = ""
         self.frees_holds = False
         self.events: list[EventRow] = []
+        self.written = listeners.Written()
         self.now: datetime | None = None
 
     def outcomes(self) -> list[Outcome]:
@@ -258,6 +261,7 @@ class _Batch:
         self._tell_more(cursor, draft)
         self._write(cursor, draft)
         self.events = draft.writes.events
+        self.written = _written(draft)
         self.decided = True
 
     def is_there(self, cursor: Any) -> bool | None:
@@ -663,6 +667,15 @@ class _Batch:
                 "request_id": item.ask.under.request_id,
                 "at": now,
             }
+
+
+def _written(draft: Draft) -> listeners.Written:
+    writes = draft.writes
+    return listeners.Written(
+        runs=frozenset(run.key for run in writes.runs.values()),
+        types=frozenset(event.type for event in writes.events),
+        units=frozenset(term.unit for term in writes.terms.values()),
+    )
 
 
 def _outcome_code(outcome: Outcome | None) -> str:

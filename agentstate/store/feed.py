@@ -51,9 +51,12 @@ WITH taken AS (
             + row_number() OVER (ORDER BY gid),
         run_id, run_key, first_seq, last_seq, version, types, at
     FROM taken ORDER BY gid
-    RETURNING position, run_key, last_seq
+    RETURNING position, run_key, last_seq, types
 )
-SELECT max(position), json_object_agg(run_key, last_seq ORDER BY position) FROM moved
+SELECT max(position), json_object_agg(run_key, last_seq ORDER BY position), array(
+    SELECT DISTINCT kind FROM moved, unnest(types) AS t, split_part(t, '.', 1) AS kind
+    WHERE kind IN ('run', 'lease') ORDER BY kind)
+FROM moved
 """
 
 log = logging.getLogger(__name__)
@@ -61,10 +64,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The last position that was given, and the runs that moved with their last numbers."""
+    """The last position that was given, and the runs that moved with their last numbers.
+
+    kinds: `run` when an event like run.created was among them, `lease` for one like lease.lapsed.
+    """
 
     position: int
     runs: dict[str, int]
+    kinds: tuple[str, ...] = ()
 
 
 def move(*, limit: int = ROWS_PER_PASS) -> Moved | None:
@@ -78,19 +85,21 @@ def move(*, limit: int = ROWS_PER_PASS) -> Moved | None:
         if not cursor.fetchone()[0]:
             return None
         cursor.execute(MOVE, {"limit": limit})
-        position, runs = cursor.fetchone()
+        position, runs, kinds = cursor.fetchone()
     if position is None:
         return None
-    moved = Moved(position, json.loads(runs) if isinstance(runs, str) else runs)
+    runs = json.loads(runs) if isinstance(runs, str) else runs
+    moved = Moved(position, runs, tuple(kinds))
     hint(moved)
     return moved
 
 
 def hint(moved: Moved) -> None:
     """Tell whoever listens; a lost hint only delays, because pages poll behind it."""
-    payload = json.dumps({"position": moved.position, "runs": moved.runs})
+    short = {"position": moved.position, "kinds": moved.kinds}
+    payload = json.dumps(short | {"runs": moved.runs})
     if len(payload.encode()) > HINT_BYTES_MAX:
-        payload = json.dumps({"position": moved.position})
+        payload = json.dumps(short)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, payload])
 

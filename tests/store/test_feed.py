@@ -98,7 +98,7 @@ def test_a_hint_is_sent_after_the_move_and_names_the_runs(store):
         feed.move()
         (hint,) = listener.notifies(timeout=10, stop_after=1)
 
-    assert hint.payload == '{"position": 1, "runs": {"42": 1}}'
+    assert hint.payload == '{"position": 1, "kinds": ["run"], "runs": {"42": 1}}'
 
 
 def test_the_mover_thread_moves_soon_after_a_write(store):
