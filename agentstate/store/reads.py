@@ -86,11 +86,26 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotView:
+    """A slot of a split budget, by its number: what it may admit of the whole, and what it has."""
+
+    slot: int
+    cap: int
+    spent: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetView:
-    """A budget and the name of the shared one above it, if there is one."""
+    """A budget and the name of the shared one above it, if there is one.
+
+    slots: of a split one, whose own figures are those of the whole: what it and its slots have,
+    in one snapshot.
+    """
 
     budget: BudgetRow
     parent: str | None = None
+    slots: tuple[SlotView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +224,13 @@ def _telemetry(columns: Sequence[Any]) -> Telemetry | None:
     return Telemetry(**dict(zip(names, columns, strict=True)))
 
 
+_BUDGET_IDS = ("id", "run_id", "parent_id", "slot_of_id")
+
+
 def _aggregated(members: dict[str, Any]) -> BudgetView:
     """A budget that came as JSON, within the row of its run: in the snapshot of that row."""
     parent = members.pop("parent")
-    ids = {name: members[name] and UUID(members[name]) for name in ("id", "run_id", "parent_id")}
+    ids = {name: members[name] and UUID(members[name]) for name in _BUDGET_IDS}
     return BudgetView(budget=BudgetRow(**members | ids), parent=parent)
 
 
@@ -349,11 +367,20 @@ def _events_statement(wanted: EventFilter, with_payloads: bool) -> str:
 # --- budgets -------------------------------------------------------------------------------------
 
 _BUDGETS_OF_RUN = f"{BUDGETS} WHERE b.run_id = %(run_id)s ORDER BY b.name"
-SHARED_BUDGET = f"{BUDGETS} WHERE b.run_id IS NULL AND b.name = %(name)s"
+# Of a split one, the figures of the whole.
 SHARED_BUDGETS = f"""
-SELECT agentstate_now(), p.name, {_of("b", rowsql.BUDGET_COLUMNS)} FROM agentstate_budget b
+SELECT agentstate_now(), p.name, s.each, {
+    _of("b", rowsql.BUDGET_COLUMNS, spent="b.spent + s.spent", reserved="b.reserved + s.reserved")
+} FROM agentstate_budget b
 LEFT JOIN agentstate_budget p ON p.id = b.parent_id
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(spent), 0)::bigint AS spent, coalesce(sum(reserved), 0)::bigint AS reserved,
+        json_agg(json_build_object('slot', slot, 'cap', cap, 'spent', spent, 'reserved', reserved)
+            ORDER BY slot)::text AS each
+    FROM agentstate_budget WHERE slot_of_id = b.id
+) s
 """
+SHARED_BUDGET = f"{SHARED_BUDGETS} WHERE b.run_id IS NULL AND b.name = %(name)s"
 LEDGER = f"""
 SELECT r.key, {_of("e", rowsql.ENTRY_COLUMNS)} FROM agentstate_budgetentry e
 LEFT JOIN agentstate_run r ON r.id = e.run_id
@@ -366,22 +393,60 @@ WHERE h.budget_id = %(budget_id)s AND h.n > %(after)s
     AND (%(state)s::text IS NULL OR h.state = %(state)s)
 ORDER BY h.n LIMIT %(limit)s
 """
+# A shared budget's lines and those of its slots, each ledger after its own number: so a reader
+# misses none, although a line of one slot may be written after a later one of another was read.
+# Never against the order of a ledger, should a clock have gone back.
+_LEDGERS = """
+WITH ledger AS (
+    SELECT id, slot, coalesce((%(after)s::bigint[])[coalesce(slot + 2, 1)], 0) AS after
+    FROM agentstate_budget WHERE id = %(budget_id)s OR slot_of_id = %(budget_id)s
+)
+"""
+SHARED_LEDGER = f"""{_LEDGERS}
+SELECT agentstate_now(), r.key, l.slot, {_of("e", rowsql.ENTRY_COLUMNS)}
+FROM ledger l CROSS JOIN LATERAL (
+    SELECT *, max(at) OVER (ORDER BY n) AS since FROM (
+        SELECT * FROM agentstate_budgetentry
+        WHERE budget_id = l.id AND n > l.after ORDER BY n LIMIT %(limit)s) lines
+) e
+LEFT JOIN agentstate_run r ON r.id = e.run_id
+ORDER BY e.since, l.slot NULLS FIRST, e.n LIMIT %(limit)s
+"""
+SHARED_RESERVATIONS = f"""{_LEDGERS}
+SELECT agentstate_now(), r.key, l.slot, {_of("h", rowsql.HOLD_COLUMNS)}
+FROM ledger l CROSS JOIN LATERAL (
+    SELECT *, max(created_at) OVER (ORDER BY n) AS since FROM (
+        SELECT * FROM agentstate_reservation
+        WHERE budget_id = l.id AND n > l.after
+            AND (%(state)s::text IS NULL OR state = %(state)s) ORDER BY n LIMIT %(limit)s) holds
+) h
+LEFT JOIN agentstate_run r ON r.id = h.run_id
+ORDER BY h.since, l.slot NULLS FIRST, h.n LIMIT %(limit)s
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryView:
-    """A line of a ledger, and the key of the run that it is about, if there is one."""
+    """A line of a ledger, and the key of the run that it is about, if there is one.
+
+    slot: in whose ledger it stands, of a split budget; None: in the budget's own.
+    """
 
     entry: EntryRow
     run: str | None
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldView:
-    """A reservation, and the key of the run that it was made for, if there is one."""
+    """A reservation, and the key of the run that it was made for, if there is one.
+
+    slot: the one of a split budget by whose ledger it was made.
+    """
 
     hold: HoldRow
     run: str | None
+    slot: int | None = None
 
 
 def budgets(*, run_key: str) -> tuple[BudgetView, ...]:
@@ -404,8 +469,8 @@ def budget(*, run_key: str | None, name: str) -> BudgetView:
 
 
 def _shared_budget(name: str) -> BudgetView:
-    for parent, *columns in _rows(SHARED_BUDGET, {"name": name}):
-        return BudgetView(budget=rowsql.read_budget(columns), parent=parent)
+    for row in _rows(SHARED_BUDGET, {"name": name}):
+        return _shared_view(row)
     raise NotFound(f"no shared budget {name}", budget=name)
 
 
@@ -413,11 +478,18 @@ def shared_budgets(*, limit: int, place: Place | None = None) -> Page[BudgetView
     """A page of the budgets that many runs share, by name. Places: (name,)."""
     order = _Order(('b.name COLLATE "C"',), newest_first=False)
     params = {"limit": limit + 1, "at0": place.key[0] if place else None}
-    rows = _rows(_page(SHARED_BUDGETS, ["b.run_id IS NULL"], order, place), params)
-    views = [BudgetView(budget=rowsql.read_budget(row[2:]), parent=row[1]) for row in rows]
+    shared = ["b.run_id IS NULL", "b.slot_of_id IS NULL"]
+    rows = _rows(_page(SHARED_BUDGETS, shared, order, place), params)
+    views = [_shared_view(row) for row in rows]
     return _paged(
         views, limit=limit, place=place, key=lambda v: (v.budget.name,), at=_read_at(rows)
     )
+
+
+def _shared_view(row: Sequence[Any]) -> BudgetView:
+    _, parent, slots, *columns = row
+    each = tuple(SlotView(**members) for members in json.loads(slots or "[]"))
+    return BudgetView(budget=rowsql.read_budget(columns), parent=parent, slots=each)
 
 
 def ledger(*, run_key: str | None, name: str, after: int, limit: int) -> tuple[EntryView, ...]:
@@ -442,6 +514,57 @@ def reservations(
     rows = _rows(RESERVATIONS, params)
     views = tuple(HoldView(hold=rowsql.read_hold(row[2:]), run=row[1]) for row in rows)
     return views, _read_at(rows) or now()
+
+
+def shared_ledger(*, name: str, place: Place | None, limit: int) -> Page[EntryView]:
+    """A page of a shared budget's lines and those of its slots, by time.
+
+    Places: (own, of slot 0, of slot 1, …), the last number read of each ledger; forward only.
+    Raises NotFound.
+    """
+    rows = _lines(SHARED_LEDGER, name, place, limit)
+    views = [
+        EntryView(entry=rowsql.read_entry(row[3:]), run=row[1], slot=row[2]) for row in rows[:limit]
+    ]
+    read = _numbers_read(place, [(view.slot, view.entry.n) for view in views])
+    return _forward(views, read, more=len(rows) > limit, at=_read_at(rows))
+
+
+def shared_reservations(
+    *, name: str, state: str | None, place: Place | None, limit: int
+) -> Page[HoldView]:
+    """A page of what was reserved of a shared budget itself, by time; places as of its ledger.
+
+    state: held, committed, released, dropped, late, or all. Raises NotFound.
+    """
+    rows = _lines(SHARED_RESERVATIONS, name, place, limit, state=state)
+    views = [
+        HoldView(hold=rowsql.read_hold(row[3:]), run=row[1], slot=row[2]) for row in rows[:limit]
+    ]
+    read = _numbers_read(place, [(view.slot, view.hold.n) for view in views])
+    return _forward(views, read, more=len(rows) > limit, at=_read_at(rows))
+
+
+def _lines(
+    statement: str, name: str, place: Place | None, limit: int, **more: Any
+) -> list[Sequence[Any]]:
+    found = _shared_budget(name).budget
+    after = list(place.key) if place else []
+    return _rows(statement, {"budget_id": found.id, "after": after, "limit": limit + 1} | more)
+
+
+def _numbers_read(place: Place | None, lines: Sequence[tuple[int | None, int]]) -> Place:
+    """The place after these lines, each a slot (None: no slot) and a number in its ledger."""
+    last = list(place.key) if place else []
+    for slot, n in lines:
+        at = 0 if slot is None else slot + 1
+        last += [0] * (at + 1 - len(last))
+        last[at] = n
+    return Place(key=tuple(last))
+
+
+def _forward[R](views: list[R], read: Place, *, more: bool, at: datetime | None) -> Page[R]:
+    return Page(items=tuple(views), now=at or now(), next=read if more else None)
 
 
 # --- leases --------------------------------------------------------------------------------------

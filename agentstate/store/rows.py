@@ -2,7 +2,7 @@
 
 They mirror the columns of `models.py` that a decision needs; a decision is a new row, made with
 `replace`, never a changed one. Without slots, so that a row is copied as one dictionary: a run has
-28 fields, and an append makes a new row of it.
+31 fields, and an append makes a new row of it.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ class RunRow:
     ended_at: datetime | None = None
     hold: bool = False
     expires_at: datetime | None = None
+    paced_at: datetime | None = None
+    brake_per_second: int | None = None
+    brake_until: datetime | None = None
 
     @property
     def unit(self) -> str:
@@ -178,7 +181,11 @@ class TermRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow:
-    """A cap and what counts against it, in whole `unit`s. run_id None: shared by many runs."""
+    """A cap and what counts against it, in whole `unit`s. run_id None: shared by many runs.
+
+    slots: how many rows of their own take its charges (1: itself does). slot_of_id, slot: of such
+    a row, whose it is and its number from 0; its cap is what it may admit of the whole.
+    """
 
     id: UUID
     run_id: UUID | None
@@ -192,6 +199,13 @@ class BudgetRow:
     entries: int = 0
     parent_id: UUID | None = None
     depth: int = 0
+    slots: int = 1
+    slot_of_id: UUID | None = None
+    slot: int | None = None
+
+    @property
+    def used(self) -> int:
+        return self.spent + self.reserved
 
     @property
     def left(self) -> int:
@@ -237,7 +251,11 @@ class EntryRow:
 @dataclass(frozen=True, kw_only=True)
 class HoldRow:
     """A reservation. n: the ledger line that made it. state: held, committed, released, dropped,
-    late (it was dropped, and the money turned out to be spent)."""
+    late (it was dropped, and the money turned out to be spent).
+
+    slot_id: the slot that it counts in, where its outermost budget was split when it was made. One
+    on a split budget itself has the slot as its budget, too.
+    """
 
     budget_id: UUID
     n: int
@@ -251,6 +269,7 @@ class HoldRow:
     expires_at: datetime
     created_at: datetime
     settled_at: datetime | None = None
+    slot_id: UUID | None = None
 
     def dead(self, now: datetime, current_token: int | None) -> bool:
         """Nobody will settle it: its time is up, or the lease that it was made under is over."""

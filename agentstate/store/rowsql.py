@@ -27,7 +27,7 @@ RUN_COLUMNS = (
     "id, key, task, status, version, last_seq, counters::text, tags, notes, attrs::text,"
     " result::text, owner, token, holder, last_token, ended_token, attempt, max_attempts,"
     " parent_id, deadline_at, deadline_policy, retain_seconds, created_by, created_at, updated_at,"
-    " ended_at, hold, expires_at"
+    " ended_at, hold, expires_at, paced_at, brake_per_second, brake_until"
 )
 LEASE_COLUMNS = (
     "unit, run_id, owner, holder, token, ttl_seconds, acquired_at, renewed_at, expires_at,"
@@ -39,7 +39,8 @@ TERM_COLUMNS = (
     " ended, ended_by, reason"
 )
 BUDGET_COLUMNS = (
-    "id, run_id, name, unit, cap, reserved, spent, overdrawn, version, entries, parent_id, depth"
+    "id, run_id, name, unit, cap, reserved, spent, overdrawn, version, entries, parent_id, depth,"
+    " slots, slot_of_id, slot"
 )
 EVENT_COLUMNS = (
     "run_id, seq, version, type, origin, data::text, event_id, token, add::text, actor,"
@@ -47,7 +48,7 @@ EVENT_COLUMNS = (
 )
 HOLD_COLUMNS = (
     "budget_id, n, reservation_id, run_id, amount, actual, state, token, actor, expires_at,"
-    " created_at, settled_at"
+    " created_at, settled_at, slot_id"
 )
 ENTRY_COLUMNS = (
     "budget_id, n, kind, amount, spent, reserved, cap, entry_id, run_id, token, note, overdrawn,"
@@ -248,6 +249,7 @@ _RUN_TYPES = {
     "deadline_at": "timestamptz", "deadline_policy": "text", "retain_seconds": "bigint",
     "created_by": "text", "created_at": "timestamptz", "updated_at": "timestamptz",
     "ended_at": "timestamptz", "hold": "boolean", "expires_at": "timestamptz",
+    "paced_at": "timestamptz", "brake_per_second": "integer", "brake_until": "timestamptz",
 }  # fmt: skip
 _LEASE_TYPES = {
     "unit": "text", "run_id": "uuid", "owner": "text", "holder": "text", "token": "bigint",
@@ -264,7 +266,8 @@ _TERM_TYPES = {
 _BUDGET_TYPES = {
     "id": "uuid", "run_id": "uuid", "name": "text", "unit": "text", "cap": "bigint",
     "reserved": "bigint", "spent": "bigint", "overdrawn": "boolean", "version": "bigint",
-    "entries": "bigint", "parent_id": "uuid", "depth": "integer",
+    "entries": "bigint", "parent_id": "uuid", "depth": "integer", "slots": "integer",
+    "slot_of_id": "uuid", "slot": "integer",
 }  # fmt: skip
 _EVENT_TYPES = {
     "run_id": "uuid", "seq": "bigint", "version": "bigint", "type": "text", "origin": "text",
@@ -281,6 +284,7 @@ _HOLD_TYPES = {
     "budget_id": "uuid", "n": "bigint", "reservation_id": "text", "run_id": "uuid",
     "amount": "bigint", "actual": "bigint", "state": "text", "token": "bigint", "actor": "text",
     "expires_at": "timestamptz", "created_at": "timestamptz", "settled_at": "timestamptz",
+    "slot_id": "uuid",
 }  # fmt: skip
 _OUTBOX_TYPES = {
     "run_id": "uuid", "run_key": "text", "first_seq": "bigint", "last_seq": "bigint",
@@ -365,7 +369,10 @@ FROM {_from(_TERM_TYPES)} WHERE t.token = w.token
 """
 INSERT_BUDGETS = _insert("budget", _BUDGET_TYPES)
 UPDATE_BUDGETS = _update(
-    "budget", _BUDGET_TYPES, "id", ("run_id", "name", "unit", "parent_id", "depth")
+    "budget",
+    _BUDGET_TYPES,
+    "id",
+    ("run_id", "name", "unit", "parent_id", "depth", "slot_of_id", "slot"),
 )
 SAVE_HOLDS = _insert(
     "reservation",
@@ -376,12 +383,14 @@ SAVE_HOLDS = _insert(
 INSERT_ENTRIES = _insert("budgetentry", _ENTRY_TYPES)
 INSERT_OUTBOX = _insert("outbox", _OUTBOX_TYPES)
 INSERT_ACTIONS = _insert("operatoraction", _ACTION_TYPES)
-# Somebody who asks for a held unit again and again leaves one row a second, not thousands.
+# Somebody who asks for a held unit or writes to a hot run again and again leaves one row a second,
+# not thousands. The index on the newest rows finds them.
 INSERT_REFUSALS = _insert(
     "refusal",
     _REFUSAL_TYPES,
-    "WHERE w.code <> 'lease-held' OR NOT EXISTS (SELECT FROM agentstate_refusal o WHERE"
-    " o.at > w.at - interval '1 second' AND o.code = w.code AND o.unit IS NOT DISTINCT FROM w.unit"
+    "WHERE w.code NOT IN ('lease-held', 'run-hot') OR NOT EXISTS (SELECT FROM agentstate_refusal o"
+    " WHERE o.at > w.at - interval '1 second' AND o.code = w.code"
+    " AND o.unit IS NOT DISTINCT FROM w.unit AND o.run_id IS NOT DISTINCT FROM w.run_id"
     " AND o.actor = w.actor AND o.worker IS NOT DISTINCT FROM w.worker)",
 )
 KEEP_ANSWERS = """
@@ -439,6 +448,13 @@ INSERT INTO agentstate_feedconsumer (name, position, principal, at)
 VALUES (%(name)s, %(position)s, %(by)s, %(at)s)
 ON CONFLICT (name) DO UPDATE SET position = excluded.position, principal = excluded.principal,
     at = excluded.at
+"""
+LOCK_ALERTS = """
+SELECT rule, state, version FROM agentstate_alert WHERE rule = ANY(%s) ORDER BY rule FOR UPDATE
+"""
+ACKNOWLEDGE = """
+UPDATE agentstate_alert SET acknowledged_at = %(at)s, acknowledged_by = %(by)s,
+    acknowledged_why = %(why)s WHERE rule = %(rule)s
 """
 XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
 
