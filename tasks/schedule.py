@@ -10,7 +10,7 @@ from typing import Any
 
 from agentstate.store.upkeep import JOBS
 
-MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.fleet")
+MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.alerts", "tasks.fleet")
 # Shifts of the fleet take minutes and are worked on by workers of their own.
 ROUTES: dict[str, dict[str, str]] = {"agentstate.work_shift": {"queue": "fleet"}}
 
@@ -31,6 +31,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "note-lapsed-leases": _job("note lapsed leases", "note_lapsed_leases"),
     "carry-out-deadlines": _job("carry out deadlines", "carry_out_deadlines"),
     "drop-dead-holds": _job("drop dead holds", "drop_dead_holds"),
+    "evaluate-alerts": _job("evaluate alerts", "evaluate_alerts"),
     "move-feed": _every(1, "move_feed"),
     "make-partitions": _job("make partitions", "make_partitions"),
     "purge": _job("purge what is past its age", "purge"),

@@ -119,6 +119,9 @@ AGES: dict[str, Age] = {
     "workers not seen": Age(keep=timedelta(days=7), table="worker", key="name", at="seen_at"),
     # Long after the feed itself has gone on: whoever comes back has to begin anew either way.
     "consumers not seen": Age(keep=timedelta(days=30), table="feedconsumer", key="name", at="at"),
+    "changes of alerts": Age(
+        keep=timedelta(days=90), table="alertchange", key="id", at="at", order="at, id"
+    ),
     "heartbeats of jobs that are no more": Age(
         keep=timedelta(days=30), table="heartbeat", key="name", at="started_at"
     ),

@@ -27,6 +27,7 @@ JOBS: dict[str, int] = {
     "carry out deadlines": 5,
     "move feed": 5,
     "drop dead holds": 10,
+    "evaluate alerts": 15,
     "purge what is past its age": 300,
     "drop weeks that are over": 300,
     "make partitions": 3_600,

@@ -16,6 +16,7 @@ WRITERS = {
     "upkeep.py",
     "partitions.py",
     "keys.py",
+    "alerts.py",
     "retention.py",
     "repair.py",
 }

@@ -1,0 +1,283 @@
+"""Rules of alerts: what is looked at, from where it is bad, and when it is good again. Pure.
+
+A figure is bad at once and good only after a while: a state that is worse counts in the moment that
+its figure says so, a better one when for `hold_seconds` no figure was as bad as the state. So a
+figure that swings around its threshold is one alert, not twenty. Why the thresholds are what they
+are: docs/decisions/0012-rates-and-alerts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+EVERY_SECONDS = 15
+# Three passes that did not come.
+SILENT_SECONDS = 3 * EVERY_SECONDS
+# Fewer writes say nothing about a share of them.
+WRITES_MIN = 20
+
+
+class State(StrEnum):
+    NO_DATA = "no-data"
+    OK = "ok"
+    WARN = "warn"
+    ALERT = "alert"
+
+
+RANK = {State.NO_DATA: 0, State.OK: 0, State.WARN: 1, State.ALERT: 2}
+FIRING = (State.WARN, State.ALERT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What one alert looks at.
+
+    warn, alert: from which value on, None: never. falling: the lower the worse.
+    window_seconds: how far back the figure looks; 0: what stands now.
+    unit: of the value: share, ratio, count, seconds, ms, percent, hours.
+    message: said of a value that is known, with the figure's facts. advice: what to do next.
+    """
+
+    name: str
+    title: str
+    unit: str
+    warn: float | None
+    alert: float | None
+    message: str
+    advice: str
+    window_seconds: int = 0
+    hold_seconds: int = 60
+    falling: bool = False
+
+    def level(self, value: float) -> State:
+        """The state that a value alone is worth."""
+        for state, bound in ((State.ALERT, self.alert), (State.WARN, self.warn)):
+            if bound is not None and (value <= bound if self.falling else value >= bound):
+                return state
+        return State.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What a rule is judged by. missing: why there is nothing to judge by (then value is None).
+
+    fine: said instead of the rule's message when there is nothing at all that could be bad.
+    """
+
+    value: float | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    missing: str = ""
+    fine: str = ""
+
+    def level(self, rule: Rule) -> State:
+        if self.missing:
+            return State.NO_DATA
+        return State.OK if self.fine or self.value is None else rule.level(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a rule stands. since: the beginning of what lasts (warn and alert are one episode).
+
+    held_at: when the figure was last as bad as the state. version counts the changes of state.
+    """
+
+    rule: str
+    state: State
+    value: float | None
+    message: str
+    facts: Mapping[str, Any]
+    since: datetime
+    changed_at: datetime
+    held_at: datetime
+    checked_at: datetime
+    version: int = 1
+    acknowledged_at: datetime | None = None
+    acknowledged_by: str | None = None
+    acknowledged_why: str | None = None
+
+    @property
+    def firing(self) -> bool:
+        return self.state in FIRING
+
+
+def evaluate(rule: Rule, figure: Figure, before: Standing | None, now: datetime) -> Standing:
+    """How the rule stands now, from its figure and from how it stood before."""
+    level = figure.level(rule)
+    if before is None:
+        return _first(rule, figure, level, now)
+    seen = replace(
+        before, value=figure.value, message=say(rule, figure), facts=figure.facts, checked_at=now
+    )
+    if RANK[level] < RANK[before.state]:
+        waited = now - before.held_at >= timedelta(seconds=rule.hold_seconds)
+        return _moved(replace(seen, held_at=now), level, now) if waited else seen
+    held = replace(seen, held_at=now)
+    return held if level == before.state else _moved(held, level, now)
+
+
+def _first(rule: Rule, figure: Figure, level: State, now: datetime) -> Standing:
+    return Standing(
+        rule=rule.name,
+        state=level,
+        value=figure.value,
+        message=say(rule, figure),
+        facts=figure.facts,
+        since=now,
+        changed_at=now,
+        held_at=now,
+        checked_at=now,
+    )
+
+
+def _moved(standing: Standing, state: State, now: datetime) -> Standing:
+    """In another state. Whoever acknowledged a warning has not seen the alert that follows."""
+    goes_on = standing.firing and state in FIRING
+    eased = RANK[state] < RANK[standing.state]
+    keeps = goes_on and eased
+    return replace(
+        standing,
+        state=state,
+        since=standing.since if goes_on else now,
+        changed_at=now,
+        version=standing.version + 1,
+        acknowledged_at=standing.acknowledged_at if keeps else None,
+        acknowledged_by=standing.acknowledged_by if keeps else None,
+        acknowledged_why=standing.acknowledged_why if keeps else None,
+    )
+
+
+def is_silent(checked_at: datetime | None, now: datetime) -> bool:
+    """Whether nobody evaluates any more, so that what stands is old news."""
+    return checked_at is None or now - checked_at > timedelta(seconds=SILENT_SECONDS)
+
+
+def say(rule: Rule, figure: Figure) -> str:
+    """The figure as a sentence."""
+    if said := figure.missing or figure.fine:
+        return said
+    value = "" if figure.value is None else told(rule.unit, figure.value)
+    return rule.message.format(value=value, **figure.facts)
+
+
+def told(unit: str, value: float) -> str:
+    """A value with its unit: `23.4 %`, `1.2`, `3`, `90 s`, `250 ms`, `5 h`."""
+    if unit == "share":
+        return f"{100 * value:.1f} %"
+    if unit == "ratio":
+        return f"{value:.2f}"
+    whole = f"{value:.0f}" if value == int(value) or value >= 10 else f"{value:.1f}"
+    return whole + {"count": "", "seconds": " s", "ms": " ms", "percent": " %", "hours": " h"}[unit]
+
+
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            name="conflict-share",
+            title="Conflicts",
+            unit="share",
+            warn=0.10,
+            alert=0.20,
+            message="{value} of {writes} writes in 5 min met another writer first",
+            advice="See which run and which columns; add instead of setting, or let one write.",
+            window_seconds=300,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="retries-per-success",
+            title="Retries per success",
+            unit="ratio",
+            warn=0.5,
+            alert=1.0,
+            message="{value} retries for each of {accepted} accepted writes in 5 min",
+            advice="See who retries what: the work is done twice before it counts once.",
+            window_seconds=300,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="fenced",
+            title="Fenced writes",
+            unit="count",
+            warn=1,
+            alert=10,
+            message="turned away in 5 min, from workers that hold nothing any more: {value}",
+            advice="A worker was overtaken and does not know it: see who, and why it was silent.",
+            window_seconds=300,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="lapsed-unclaimed",
+            title="Lapsed and unclaimed",
+            unit="seconds",
+            warn=60,
+            alert=300,
+            message="lapsed and taken by nobody: {count}, the oldest for {value}",
+            advice="Are there workers that claim? Else reclaim, so that the next one starts clean.",
+        ),
+        Rule(
+            name="budget-nearly-used",
+            title="Budgets nearly used up",
+            unit="percent",
+            warn=80,
+            alert=95,
+            message="budgets in use at 80 % or more: {count}, the fullest at {value}",
+            advice="Raise the cap before it is met, or let the run end.",
+        ),
+        Rule(
+            name="refused-charges",
+            title="Refused charges",
+            unit="count",
+            warn=1,
+            alert=20,
+            message="charges refused in 5 min because of their cap: {value}",
+            advice="See which runs stand still for want of budget.",
+            window_seconds=300,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="overdue-runs",
+            title="Overdue runs",
+            unit="count",
+            warn=None,
+            alert=1,
+            message="past their deadline and not ended: {value}",
+            advice="Ask who holds them; cancel what is of no use any more.",
+        ),
+        Rule(
+            name="silent-jobs",
+            title="Silent jobs of our own",
+            unit="count",
+            warn=None,
+            alert=1,
+            message="silent for three periods: {names}",
+            advice="Are Celery's worker and beat running? Nothing sweeps while they are not.",
+            hold_seconds=30,
+        ),
+        Rule(
+            name="slow-writes",
+            title="Waits for the store",
+            unit="ms",
+            warn=200,
+            alert=1_000,
+            message="95th percentile of {writes} writes in 5 min: {words}",
+            advice="Look for a run that many write to, and for long transactions in the database.",
+            window_seconds=300,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="key-expires",
+            title="Keys about to expire",
+            unit="hours",
+            warn=7 * 24,
+            alert=24,
+            falling=True,
+            message="the key {name} ends in {value}",
+            advice="Make another key and give it to those who use this one.",
+        ),
+    )
+}

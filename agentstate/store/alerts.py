@@ -1,0 +1,381 @@
+"""Alerts as they are kept: their figures, the one evaluation at a time, and what is read of them.
+
+Rules and the judgement are in alerting.py. Whoever evaluates holds an advisory lock, so two
+evaluators have the effect of one; an acknowledgement comes through `execute` and locks the same
+row. Nothing in the store depends on an alert: late, twice or never, only people are told later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import QueryCanceled
+
+from agentstate.store import rates, reads
+from agentstate.store.alerting import (
+    RULES,
+    WRITES_MIN,
+    Figure,
+    Rule,
+    Standing,
+    State,
+    evaluate,
+    is_silent,
+)
+from agentstate.store.errors import BudgetExhausted
+from agentstate.store.minutes import LATENCY_MS
+
+ADVISORY_LOCK = 7209
+JOB = "evaluate alerts"
+FIGURE_TIMEOUT_MS = 2_000
+NAMES_TOLD = 5
+COUNT_MAX = 1_000
+CHANGES_READ = 50
+NO_WRITES = "no write was counted in these 5 min"
+SLOW = f"it was not found out within {FIGURE_TIMEOUT_MS // 1000} s"
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _conflict_share(found: rates.Figures) -> Figure:
+    facts = {"writes": found.writes, "conflicts": found.conflicts, "gave_up": found.gave_up}
+    if 0 < found.writes < WRITES_MIN:
+        few = f"only {found.writes} writes in 5 min: too few to judge by a share"
+        return Figure(value=found.conflict_ratio, facts=facts, fine=few)
+    return Figure(value=found.conflict_ratio, facts=facts, missing=_missing(found))
+
+
+def _retries(found: rates.Figures) -> Figure:
+    facts = {"accepted": found.accepted, "retries": found.retries}
+    if 0 < found.writes < WRITES_MIN:
+        few = f"only {found.writes} writes in 5 min: too few to judge by a share"
+        return Figure(value=found.retries_per_success, facts=facts, fine=few)
+    # All of them refused: as many retries as there are stand against none that was accepted.
+    ratio = found.retries_per_success if found.accepted else float(found.retries)
+    return Figure(value=ratio if found.writes else None, facts=facts, missing=_missing(found))
+
+
+def _fenced(found: rates.Figures) -> Figure:
+    if not found.writes:
+        return Figure(value=None, missing=NO_WRITES)
+    fine = "" if found.fenced else "no call of an overtaken worker in 5 min"
+    return Figure(value=found.fenced, fine=fine)
+
+
+def _slow_writes(found: rates.Figures) -> Figure:
+    bound = found.percentile_ms(0.95)
+    if bound is None:
+        return Figure(value=None, missing=NO_WRITES)
+    beyond = bound > LATENCY_MS[-1]
+    value = float(LATENCY_MS[-1] if beyond else bound)
+    words = f"{'more than' if beyond else 'at most'} {value:.0f} ms"
+    return Figure(value=value, facts={"writes": found.writes, "words": words})
+
+
+def _missing(found: rates.Figures) -> str:
+    return "" if found.writes else NO_WRITES
+
+
+def _of_last_minutes(tell: Callable[[rates.Figures], Figure]) -> Callable[[datetime], Figure]:
+    def read(now: datetime) -> Figure:
+        return tell(rates.read(since=now - timedelta(minutes=5)).total)
+
+    return read
+
+
+def _refused_charges(now: datetime) -> Figure:
+    found = rates.read(since=now - timedelta(minutes=5), by=("outcome",), limit=200)
+    if not found.total.writes:
+        return Figure(value=None, missing=NO_WRITES)
+    by_outcome = {group.keys["outcome"]: group.figures.writes for group in found.groups}
+    refused = by_outcome.get(BudgetExhausted.code, 0)
+    return Figure(value=refused, fine="" if refused else "no charge was refused in 5 min")
+
+
+LAPSED = """
+SELECT unit, extract(epoch FROM %(now)s - expires_at)::float8, count(*) OVER ()
+FROM agentstate_lease
+WHERE token IS NOT NULL AND expires_at <= %(now)s
+ORDER BY expires_at LIMIT %(names)s
+"""
+
+
+def _lapsed(now: datetime) -> Figure:
+    found = _rows(LAPSED, {"now": now, "names": NAMES_TOLD})
+    if not found:
+        return Figure(value=0, facts={"count": 0, "units": []}, fine="no lapsed lease waits")
+    units = [unit for unit, _, _ in found]
+    return Figure(value=found[0][1], facts={"count": found[0][2], "units": units})
+
+
+# Of runs that have not ended, and shared ones; what a hot one's slots have is added up.
+BUDGETS = """
+SELECT name, percent, count(*) OVER () FROM (
+    SELECT coalesce(r.key || '/', '') || b.name AS name,
+        100.0 * (b.spent + b.reserved) / b.cap AS percent
+    FROM agentstate_run r JOIN agentstate_budget b ON b.run_id = r.id
+    WHERE r.status = ANY(%(live)s) AND b.cap > 0
+    UNION ALL
+    SELECT min(name) FILTER (WHERE slot_of_id IS NULL), 100.0 * sum(spent + reserved)
+        / greatest(max(cap), sum(cap) FILTER (WHERE slot_of_id IS NOT NULL))
+    FROM agentstate_budget WHERE run_id IS NULL
+    GROUP BY coalesce(slot_of_id, id) HAVING max(cap) > 0
+) AS used WHERE percent >= %(least)s ORDER BY percent DESC LIMIT %(names)s
+"""
+
+
+def _budgets(now: datetime) -> Figure:
+    least = RULES["budget-nearly-used"].warn
+    values = {"live": ["pending", "running", "paused"], "least": least, "names": NAMES_TOLD}
+    found = _rows(BUDGETS, values)
+    if not found:
+        return Figure(
+            value=None, facts={"count": 0, "budgets": []}, fine="no budget in use is at 80 %"
+        )
+    names = [name for name, _, _ in found]
+    return Figure(value=float(found[0][1]), facts={"count": found[0][2], "budgets": names})
+
+
+OVERDUE = """
+SELECT key FROM agentstate_run WHERE deadline_at <= %(now)s AND ended_at IS NULL
+ORDER BY deadline_at LIMIT %(most)s
+"""
+
+
+def _overdue(now: datetime) -> Figure:
+    keys = [key for (key,) in _rows(OVERDUE, {"now": now, "most": COUNT_MAX})]
+    fine = "" if keys else "no run is past its deadline"
+    return Figure(value=len(keys), facts={"runs": keys[:NAMES_TOLD]}, fine=fine)
+
+
+def _silent_jobs(now: datetime) -> Figure:
+    # The evaluation itself beats while it runs: its silence is told by checked_at.
+    jobs = [job for job in reads.heartbeats() if job.name != JOB]
+    if all(job.started_at is None for job in jobs):
+        return Figure(value=None, missing="no periodic job has ever run here")
+    names = [job.name for job in jobs if job.silent]
+    fine = "" if names else "all periodic jobs run"
+    facts = {"names": ", ".join(names[:NAMES_TOLD]), "jobs": names}
+    return Figure(value=len(names), facts=facts, fine=fine)
+
+
+KEYS = """
+SELECT name, extract(epoch FROM expires_at - %(now)s)::float8 / 3600 FROM agentstate_apikey
+WHERE revoked_at IS NULL AND expires_at > %(now)s - interval '1 day'
+ORDER BY expires_at LIMIT 1
+"""
+
+
+def _keys(now: datetime) -> Figure:
+    """A key that has ended is told of for a day more: those who use it are refused since then."""
+    found = _rows(KEYS, {"now": now})
+    if not found:
+        return Figure(value=None, fine="no key in use has an end")
+    name, hours = found[0]
+    return Figure(value=max(0.0, hours), facts={"name": name})
+
+
+FIGURES: dict[str, Callable[[datetime], Figure]] = {
+    "conflict-share": _of_last_minutes(_conflict_share),
+    "retries-per-success": _of_last_minutes(_retries),
+    "fenced": _of_last_minutes(_fenced),
+    "lapsed-unclaimed": _lapsed,
+    "budget-nearly-used": _budgets,
+    "refused-charges": _refused_charges,
+    "overdue-runs": _overdue,
+    "silent-jobs": _silent_jobs,
+    "slow-writes": _of_last_minutes(_slow_writes),
+    "key-expires": _keys,
+}
+
+
+def read_figure(rule: Rule, *, now: datetime) -> Figure:
+    """A rule's figure, found out within its own time; else it is missing, and no other one is."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('statement_timeout', %s, true)", [str(FIGURE_TIMEOUT_MS)]
+            )
+            figure = FIGURES[rule.name](now)
+            cursor.execute("SELECT set_config('statement_timeout', '0', true)")
+            return figure
+    except OperationalError as slow:
+        if isinstance(slow.__cause__, QueryCanceled):
+            return Figure(value=None, missing=SLOW)
+        raise
+
+
+# --- evaluation ----------------------------------------------------------------------------------
+
+_COLUMNS = (
+    "rule, state, value, message, facts, since, changed_at, held_at, checked_at, version,"
+    " acknowledged_at, acknowledged_by, acknowledged_why"
+)
+READ = f"SELECT {_COLUMNS} FROM agentstate_alert"  # noqa: S608  columns of our own
+SAVE = """
+INSERT INTO agentstate_alert AS a (rule, state, value, message, facts, since, changed_at, held_at,
+    checked_at, version, acknowledged_at, acknowledged_by, acknowledged_why)
+SELECT w.rule, w.state, w.value, w.message, w.facts, w.since, w.changed_at, w.held_at,
+    w.checked_at, w.version, w.acknowledged_at, w.acknowledged_by, w.acknowledged_why
+FROM json_populate_recordset(NULL::agentstate_alert, %s) AS w ORDER BY w.rule
+ON CONFLICT (rule) DO UPDATE SET state = excluded.state, value = excluded.value,
+    message = excluded.message, facts = excluded.facts, since = excluded.since,
+    changed_at = excluded.changed_at, held_at = excluded.held_at,
+    checked_at = excluded.checked_at, version = excluded.version,
+    acknowledged_at = excluded.acknowledged_at, acknowledged_by = excluded.acknowledged_by,
+    acknowledged_why = excluded.acknowledged_why
+"""
+NOTE_CHANGES = """
+INSERT INTO agentstate_alertchange (rule, before, after, value, message, at)
+SELECT w.rule, w.before, w.after, w.value, w.message, w.at
+FROM json_populate_recordset(NULL::agentstate_alertchange, %s) AS w
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """An alert went from one state to another."""
+
+    rule: str
+    before: str
+    after: str
+    value: float | None
+    message: str
+    at: datetime
+
+
+def evaluate_all() -> list[Change] | None:
+    """Judge every rule by its figure, and keep what came of it; the changes of state.
+
+    None when somebody else is at it at this moment. Repeating it is harmless. A figure is read
+    before the alerts' rows are locked, so an acknowledgement waits for no figure.
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [ADVISORY_LOCK])
+        if not cursor.fetchone()[0]:
+            return None
+        now = _now(cursor)
+        figures = {name: read_figure(rule, now=now) for name, rule in RULES.items()}
+        cursor.execute(f"{READ} ORDER BY rule FOR UPDATE")
+        before = {row[0]: _standing(row) for row in cursor.fetchall()}
+        now = _now(cursor)
+        after = [evaluate(rule, figures[n], before.get(n), now) for n, rule in RULES.items()]
+        changes = [c for s in after if (c := _change(before.get(s.rule), s)) is not None]
+        cursor.execute(SAVE, [_text(after)])
+        if changes:
+            cursor.execute(NOTE_CHANGES, [_text(changes)])
+        return changes
+
+
+def _change(before: Standing | None, after: Standing) -> Change | None:
+    was = before.state if before is not None else State.NO_DATA
+    # The first look at a rule is no change, unless it fires at once.
+    if was == after.state or (before is None and not after.firing):
+        return None
+    return Change(
+        rule=after.rule,
+        before=was,
+        after=after.state,
+        value=after.value,
+        message=after.message,
+        at=after.changed_at,
+    )
+
+
+def _standing(row: Any) -> Standing:
+    names = _COLUMNS.replace(",", "").split()
+    values = dict(zip(names, row, strict=True))
+    facts = values["facts"]
+    values["facts"] = json.loads(facts) if isinstance(facts, str) else facts
+    return Standing(**values | {"state": State(values["state"])})
+
+
+def _text(rows: Sequence[Standing | Change]) -> str:
+    return json.dumps([asdict(row) for row in rows], default=_encode)
+
+
+def _encode(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"no column takes {type(value).__name__}")
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """Every rule with how it stands (None: not judged yet). silent: nobody judges any more."""
+
+    now: datetime
+    standings: tuple[tuple[Rule, Standing | None], ...]
+    checked_at: datetime | None
+    silent: bool
+
+
+def read() -> Board:
+    """All rules: what fires first, the worst first, and among those the longest-standing one."""
+    with connection.cursor() as cursor:
+        now = _now(cursor)
+        cursor.execute(READ)
+        kept = {row[0]: _standing(row) for row in cursor.fetchall()}
+    found = [(rule, kept.get(name)) for name, rule in RULES.items()]
+    checked = [standing.checked_at for _, standing in found if standing is not None]
+    oldest = min(checked) if len(checked) == len(found) else None
+    return Board(
+        now=now,
+        standings=tuple(sorted(found, key=_order)),
+        checked_at=oldest,
+        silent=is_silent(oldest, now),
+    )
+
+
+def _order(pair: tuple[Rule, Standing | None]) -> tuple[int, float]:
+    _, standing = pair
+    state = standing.state if standing is not None else State.NO_DATA
+    place = [State.ALERT, State.WARN, State.NO_DATA, State.OK].index(state)
+    firing = standing is not None and standing.firing
+    return place, standing.since.timestamp() if firing and standing is not None else 0.0
+
+
+def count_firing() -> int:
+    """How many alerts nobody has acknowledged; for the navigation."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM agentstate_alert"
+            " WHERE state = %s AND acknowledged_at IS NULL AND rule = ANY(%s)",
+            [State.ALERT, sorted(RULES)],
+        )
+        return int(cursor.fetchone()[0])
+
+
+CHANGES = """
+SELECT rule, before, after, value, message, at FROM agentstate_alertchange
+ORDER BY at DESC, id DESC LIMIT %(limit)s
+"""
+
+
+def changes(*, limit: int = CHANGES_READ) -> list[Change]:
+    """The newest changes of state."""
+    names = ("rule", "before", "after", "value", "message", "at")
+    return [
+        Change(**dict(zip(names, row, strict=True))) for row in _rows(CHANGES, {"limit": limit})
+    ]
+
+
+def _rows(statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return list(cursor.fetchall())
+
+
+def _now(cursor: Any) -> datetime:
+    cursor.execute("SELECT agentstate_now()")
+    now: datetime = cursor.fetchone()[0]
+    return now
