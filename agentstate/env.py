@@ -4,6 +4,7 @@ Every variable that the product reads is read through a function of this module,
 error is one clear line at start and never a surprise at night. An empty variable counts as unset.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+CACHES = "django.core.cache.backends"
+CACHE_SECONDS = 0.25
 YES = frozenset({"1", "true", "yes", "on"})
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 NO = frozenset({"0", "false", "no", "off"})
@@ -111,6 +114,26 @@ def _is_budget(found: Any) -> bool:
         and type(found["cap"]) is int
         and 0 <= found["cap"] <= CAP_MAX
     )
+
+
+def cache(name: str) -> dict[str, Any]:
+    """Where copies are kept, as Django takes it: in this process, or in a Redis that all share."""
+    value = text(name, secret=True)
+    if not value:
+        # Small: what is not in it is made again.
+        return {"BACKEND": f"{CACHES}.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 1_000}}
+    if not value.startswith(("redis://", "rediss://")) or len(value.split("://", 1)[1]) == 0:
+        raise BadSetting(name, value, "redis://host:port/number, or rediss://…", secret=True)
+    if importlib.util.find_spec("redis") is None:
+        rule = "unset while the Python package `redis` is not installed"
+        raise BadSetting(name, value, rule, secret=True)
+    options = {
+        "serializer": "agentstate.caching.Plain",
+        # A cache that does not answer is passed over; nobody waits for it.
+        "socket_connect_timeout": CACHE_SECONDS,
+        "socket_timeout": CACHE_SECONDS,
+    }
+    return {"BACKEND": f"{CACHES}.redis.RedisCache", "LOCATION": value, "OPTIONS": options}
 
 
 def words(name: str, *, default: tuple[str, ...] = ()) -> list[str]:

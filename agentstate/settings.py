@@ -113,6 +113,10 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+# Copies that can be lost (caching.py). In this process: nothing to run, and other processes' writes
+# are known by their hints. In Redis: shared, and a write ends a copy for all of them.
+CACHES = {"default": env.cache("AGENTSTATE_CACHE_URL") | {"KEY_PREFIX": "agentstate", "VERSION": 1}}
+
 # Celery. Remote control is off: its reply queue has a name that pgmq cannot hold.
 CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", default="pgmq://localhost", secret=True)
 if CELERY_BROKER_URL.startswith("pgmq"):
@@ -193,6 +197,12 @@ SECURE_CSP: dict[str, list[str]] = {
 # runs for ever. Shorter: less to look back on. A budget that a run does not bring gets this cap.
 DEFAULT_RETAIN_SECONDS = env.age_seconds("AGENTSTATE_RETAIN_SECONDS", at_most=10 * 366 * 86_400)
 DEFAULT_BUDGETS = env.budgets("AGENTSTATE_DEFAULT_BUDGETS")
+
+# Of one run, over all its writers: more is 429 run-hot. Higher: one hot run may slow others down.
+# Lower: a busy worker waits. Twice as many at once after a pause; 0: no limit.
+RUN_WRITES_PER_SECOND = env.integer(
+    "AGENTSTATE_RUN_WRITES_PER_SECOND", default=2_000, at_least=0, at_most=100_000
+)
 
 LOG_LEVEL = env.choice(
     "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")

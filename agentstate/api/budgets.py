@@ -56,6 +56,7 @@ from agentstate.store.errors import (
     NotFound,
     ReservationSettled,
     RunExpired,
+    RunHot,
     StaleFence,
     VersionConflict,
 )
@@ -255,6 +256,7 @@ def change_cap(
             *UNKNOWN,
             BudgetExhausted,
             EventIdReuse,
+            RunHot,
             *FENCED,
         ),
         takes_body=True,
@@ -286,6 +288,7 @@ def spend(
             BudgetExhausted,
             EventIdReuse,
             ReservationSettled,
+            RunHot,
             *FENCED,
         ),
         takes_body=True,

@@ -14,9 +14,17 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from agentstate.store.commands import CLAIM_LIMIT, RETAIN_SECONDS_MAX, SIGNALS
-from agentstate.store.errors import Invalid
+from agentstate.store.commands import (
+    BRAKE_SECONDS_MAX,
+    CLAIM_LIMIT,
+    PER_SECOND_MAX,
+    RETAIN_SECONDS_MAX,
+    SIGNALS,
+)
+from agentstate.store.errors import Invalid, every_refusal
+from agentstate.store.minutes import OK
 from agentstate.store.payloads import RawJSON, members
+from agentstate.store.rates import BY, FAILED, GROUPS_MAX
 from agentstate.store.rules import names
 from agentstate.store.rules.expect import CLAUSES_MAX, check_clauses
 from agentstate.store.states import MOVES, Status
@@ -42,6 +50,7 @@ _MOMENT = re.compile(
 )
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_OPERATION = re.compile(r"[a-z][a-z_-]{0,63}")
 _STATUSES = tuple(str(status) for status in MOVES)
 
 
@@ -177,6 +186,8 @@ TtlSeconds = Annotated[
 Seq = Annotated[int, _between(0, SEQ_MAX), whole(0, SEQ_MAX)]
 Token = Annotated[int, _between(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
 ClaimLimit = Annotated[int, _between(1, CLAIM_LIMIT), whole(1, CLAIM_LIMIT)]
+PerSecond = Annotated[int, _between(1, PER_SECOND_MAX), whole(1, PER_SECOND_MAX)]
+BrakeSeconds = Annotated[int, _between(1, BRAKE_SECONDS_MAX), whole(1, BRAKE_SECONDS_MAX)]
 HoldOffSeconds = Annotated[int, _between(0, HOLD_OFF_SECONDS_MAX), whole(0, HOLD_OFF_SECONDS_MAX)]
 MaxAttempts = Annotated[int, _between(1, MAX_ATTEMPTS_MAX), whole(1, MAX_ATTEMPTS_MAX)]
 
@@ -352,3 +363,23 @@ def _flag(value: Any) -> bool:
 Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"})]
 PartitionKey = Annotated[str, _line(1, PK_CHARS), _text(1, PK_CHARS)]
 SortKey = Annotated[str, _line(1, PK_CHARS), _text(1, PK_CHARS)]
+
+# --- rates ---------------------------------------------------------------------------------------
+
+
+def _check_operation(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not _OPERATION.fullmatch(value):
+        raise Invalid(field, "an operation, as append or patch")
+    return value
+
+
+def _check_outcome(field: str, value: Any) -> str:
+    if value not in (OK, FAILED) and value not in every_refusal():
+        raise Invalid(field, f"{OK}, {FAILED} or a code that /problems/ explains")
+    return str(value)
+
+
+Grouping = Annotated[str, _one_of(*BY), words(*BY)]
+Operation = Annotated[str, rule(_check_operation), _text(1, 64)]
+OutcomeCode = Annotated[str, rule(_check_outcome), _text(1, 64)]
+GroupsLimit = Annotated[int, _number_in_query(1, GROUPS_MAX), whole(1, GROUPS_MAX)]

@@ -53,6 +53,7 @@ STATUS: dict[type[Refusal], int] = {
     errors.UnstorableText: 422,
     errors.LeaseHeld: 423,
     errors.FenceRequired: 428,
+    errors.RunHot: 429,
     errors.OutcomeUnknown: 503,
     errors.Unavailable: 503,
 }

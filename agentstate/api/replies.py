@@ -18,6 +18,7 @@ from agentstate.store.commands import Result
 from agentstate.store.payloads import RawJSON, write
 from agentstate.store.reads import BudgetView, EntryView, HoldView, RunView, Telemetry
 from agentstate.store.rows import EventRow, LeaseRow, TermRow, run_key_of
+from agentstate.store.rules.pacing import brake_of
 
 MEDIA_TYPE = "application/json"
 # Tells a change that somebody else's request had applied from one's own that was sent twice.
@@ -70,6 +71,7 @@ def run_members(view: RunView, caller: Caller) -> dict[str, Any]:
         "retain_seconds": run.retain_seconds,
         "hold": run.hold,
         "expires_at": run.expires_at,
+        "brake": brake_of(run, view.now),
         "budgets": [budget_members(budget) for budget in view.budgets],
         "telemetry": _telemetry_members(view.telemetry, caller),
     }

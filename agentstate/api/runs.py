@@ -34,7 +34,7 @@ from agentstate.api.replies import (
     run_members,
 )
 from agentstate.store import audit, export, reads, story
-from agentstate.store.commands import CreateRun, PutTelemetry, RunCreated, SignalRun
+from agentstate.store.commands import BrakeRun, CreateRun, PutTelemetry, RunCreated, SignalRun
 from agentstate.store.errors import (
     AlreadyTerminal,
     BudgetExhausted,
@@ -44,8 +44,10 @@ from agentstate.store.errors import (
     FenceRequired,
     IllegalTransition,
     NotFound,
+    OutcomeUnknown,
     PartialDuplicate,
     RunExpired,
+    RunHot,
     SeqConflict,
     StaleFence,
     VersionConflict,
@@ -110,6 +112,12 @@ class StoryWanted(BaseModel):
 
     after_seq: fields.SeqInQuery = 0
     limit: fields.EventsLimit = 500
+
+
+class LiftWanted(BaseModel):
+    """Why a brake is lifted."""
+
+    reason: fields.Reason
 
 
 @router.post(
@@ -212,7 +220,14 @@ def read_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
         "move_run",
         answers=schemas.MovedTold,
         access=WRITE_OR_OPERATE,
-        refuses=(*UNKNOWN, IllegalTransition, VersionConflict, ExpectationFailed, *FENCED),
+        refuses=(
+            *UNKNOWN,
+            IllegalTransition,
+            VersionConflict,
+            ExpectationFailed,
+            RunHot,
+            *FENCED,
+        ),
         takes_body=True,
         headers=(*KEYED, FENCE, IF_MATCH),
     ),
@@ -235,7 +250,7 @@ def move_run(
         "change_run",
         answers=schemas.ChangedTold,
         access=WRITE_OR_OPERATE,
-        refuses=(*UNKNOWN, VersionConflict, ExpectationFailed, EventIdReuse, *FENCED),
+        refuses=(*UNKNOWN, VersionConflict, ExpectationFailed, EventIdReuse, RunHot, *FENCED),
         takes_body=True,
         headers=(*KEYED, FENCE, IF_MATCH),
     ),
@@ -310,6 +325,53 @@ def signal_run(
     return reply_result(signalled, etag=run_etag(signalled.version))
 
 
+@router.put(
+    "/{key}/brake",
+    **contract(
+        "brake_run",
+        answers=schemas.BrakedTold,
+        access=OPERATE,
+        refuses=(*UNKNOWN, AlreadyTerminal),
+        takes_body=True,
+        headers=KEYED,
+    ),
+)
+def brake_run(
+    request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.BrakeAsked]
+) -> HttpResponse:
+    """Limit how fast a hot run is written to, for a time; the brake ends by itself.
+
+    Writers beyond it get 429 run-hot with Retry-After. Renewals, releases, the move that ends the
+    run and operators are never held up. Another brake takes the place of the one that is on.
+    """
+    command = BrakeRun(run=key, per_second=ask.per_second, seconds=ask.seconds, reason=ask.reason)
+    return _braked(request, command)
+
+
+@router.delete(
+    "/{key}/brake",
+    **contract(
+        "lift_brake",
+        answers=schemas.BrakedTold,
+        access=OPERATE,
+        refuses=(*UNKNOWN, AlreadyTerminal, OutcomeUnknown),
+        headers=(ATTEMPT,),
+    ),
+)
+def lift_brake(
+    request: WorkerRequest, key: fields.RunKey, wanted: Query[LiftWanted]
+) -> HttpResponse:
+    """Lift a run's brake before it ends by itself. Repeating it is harmless."""
+    return _braked(request, BrakeRun(run=key, per_second=None, reason=wanted.reason))
+
+
+def _braked(request: WorkerRequest, command: BrakeRun) -> HttpResponse:
+    check_unused(request, "If-Match", "Agentstate-Fence")
+    under = circumstances(request, repeatable=command.per_second is None)
+    braked = store.execute(command, by=request.caller, under=under)
+    return reply_result(braked, etag=run_etag(braked.version))
+
+
 @router.get(
     "/{key}/story",
     **contract("read_story", answers=schemas.StoryTold, access=READ, refuses=UNKNOWN),
@@ -345,6 +407,7 @@ def read_story(
             VersionConflict,
             BudgetExhausted,
             IllegalTransition,
+            RunHot,
             *FENCED,
         ),
         takes_body=True,

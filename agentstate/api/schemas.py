@@ -119,6 +119,14 @@ class TelemetryAsked(Asked):
     worker_time: fields.Moment | None = None
 
 
+class BrakeAsked(Asked):
+    """per_second: how many writes a second the run takes. seconds: for how long."""
+
+    per_second: fields.PerSecond
+    seconds: fields.BrakeSeconds
+    reason: fields.Reason
+
+
 class SignalAsked(Asked):
     signal: fields.Signal
     reason: fields.Reason
@@ -193,10 +201,18 @@ class TelemetryTold(Told):
     at: fields.Moment
 
 
+class BrakeTold(Told):
+    """How many writes a second a run takes, and until when."""
+
+    per_second: int
+    until: fields.Moment
+
+
 class RunTold(RunListed):
     """A run. attrs, result: as they were sent, or their sizes without the scope payloads.
 
     expires_at: when a run that has ended is no longer kept, unless `hold` keeps it.
+    brake: the one that an operator put on its writers, while it is on.
     """
 
     notes: str
@@ -207,6 +223,7 @@ class RunTold(RunListed):
     retain_seconds: int | None
     hold: bool
     expires_at: fields.Moment | None
+    brake: BrakeTold | None
     budgets: list[BudgetTold]
     telemetry: TelemetryTold | None
 
@@ -221,6 +238,17 @@ class RunsTold(Told):
 class MovedTold(Told):
     run: str
     status: str
+    version: int
+    last_seq: int
+    at: fields.Moment
+
+
+class BrakedTold(Told):
+    """per_second and until are left out when no brake is on."""
+
+    run: str
+    per_second: int | None = None
+    until: fields.Moment | None = None
     version: int
     last_seq: int
     at: fields.Moment

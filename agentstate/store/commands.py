@@ -25,6 +25,8 @@ CLAIM_LIMIT = 100
 OPERATIONS_PER_BATCH = 100
 SIGNALS = ("cancel", "pause", "resume", "drain")
 RETAIN_SECONDS_MAX = 10 * 366 * 86_400
+PER_SECOND_MAX = 100_000
+BRAKE_SECONDS_MAX = 86_400
 EMPTY_OBJECT = RawJSON("{}")
 
 
@@ -611,6 +613,44 @@ class SignalRun(Command[Signalled]):
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Braked(Result):
+    """per_second, until: the brake now; both None when there is none."""
+
+    run: str
+    per_second: int | None
+    until: datetime | None
+    version: int
+    last_seq: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrakeRun(Command[Braked]):
+    """Limit how fast a run is written to, for some seconds; per_second None lifts the brake.
+
+    It ends by itself, and never holds up renewals, releases, the end of the run or an operator.
+    Needs operate. Refuses NotFound, NotAllowed, AlreadyTerminal.
+    """
+
+    run: str
+    per_second: int | None
+    reason: str
+    seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+        if self.per_second is None:
+            if self.seconds is not None:
+                raise Invalid("seconds", "only with per_second")
+            return
+        names.check_whole("per_second", self.per_second, at_least=1, at_most=PER_SECOND_MAX)
+        if self.seconds is None:
+            raise Invalid("seconds", "how long the brake is on")
+        names.check_whole("seconds", self.seconds, at_least=1, at_most=BRAKE_SECONDS_MAX)
+
+
 # --- workers and what they say of themselves -----------------------------------------------------
 
 
@@ -1144,6 +1184,37 @@ def _check_once(field_name: str, values: Iterable[str | None]) -> None:
     known = [value for value in values if value is not None]
     if len(set(known)) != len(known):
         raise Invalid(field_name, "each one once")
+
+
+# --- alerts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertAcknowledged(Result):
+    rule: str
+    state: str
+    version: int
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgeAlert(Command[AlertAcknowledged]):
+    """Say that somebody is at it; lasts until it is over or gets worse. Needs operate.
+
+    version: of the alert, as the operator saw it. A second one stands in the first one's place.
+    Refuses NotFound (no such rule was judged yet), VersionConflict (it has changed state since, or
+    does not fire any more; `current` has both).
+    """
+
+    rule: str
+    version: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("rule", self.rule)
+        _check_version("version", self.version)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
 # --- keys ----------------------------------------------------------------------------------------

@@ -214,6 +214,16 @@ class BatchRefused(Refusal):
     code, title = "batch-refused", "At least one operation of the batch is refused"
 
 
+class RunHot(Refusal):
+    """The run is written to faster than its limit, or than the brake that an operator put on it.
+
+    Nothing was written. `current` has the limit (`per_second`, `braked`, and `until` of a brake).
+    Renewals, releases and the move that ends the run are never held up.
+    """
+
+    code, title, retry = "run-hot", "Too many writes to this run", Retry.SAME_REQUEST
+
+
 class IdempotencyInFlight(Refusal):
     """The first request with this key is still running."""
 

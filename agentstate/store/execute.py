@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import psycopg
+from django.conf import settings
 from django.db import Error as DatabaseFailure
 from django.db import connection, transaction
 
@@ -26,8 +27,10 @@ from agentstate.store import rowsql as sql
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
+    AcknowledgeAlert,
     Acquired,
     AnnounceWorker,
+    Braked,
     CarryOutDeadlines,
     Claimed,
     ClaimRuns,
@@ -44,11 +47,14 @@ from agentstate.store.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReuse,
     Invalid,
+    LeaseHeld,
     LeaseLost,
     OutcomeUnknown,
     Refusal,
+    RunHot,
     Unavailable,
 )
+from agentstate.store.hot import HOT
 from agentstate.store.ids import uuid7
 from agentstate.store.lanes import Lane
 from agentstate.store.plan import Plan, plan
@@ -74,6 +80,9 @@ def execute[R: Result](command: Command[R], *, by: Caller, under: Circumstances 
     (`lanes.py`).
     """
     ask = Ask(command=command, by=by, under=under)
+    hot = HOT.refusal_of(ask)
+    if hot is not None:
+        raise hot
     if isinstance(command, ALONE) or connection.in_atomic_block:
         (outcome,) = execute_all([ask])
     else:
@@ -295,6 +304,17 @@ class _Batch:
                 latency_ms=latency_ms,
                 gave_up=outcome in CONFLICTS and item.ask.under.is_last_attempt,
             )
+            self._remember(item)
+
+    def _remember(self, item: _Item) -> None:
+        """What this process need not ask the database again for a moment."""
+        run, now = item.plan.run, self.now
+        if run is None or now is None:
+            return
+        if isinstance(item.outcome, RunHot):
+            HOT.remember(run, item.outcome, at=now, worker=item.plan.worker or item.worker or "")
+        elif isinstance(item.outcome, Braked):
+            HOT.forget(run)
 
     # --- idempotency -----------------------------------------------------------------------------
 
@@ -358,12 +378,21 @@ class _Batch:
         consumers = sorted({part.consumer for part in parts if part.consumer})
         if consumers:
             cursor.execute(sql.LOCK_CONSUMERS, [consumers])
+        alerts = self._lock_alerts(cursor, parts)
         draft = Draft(self._look(cursor, parts, leases, runs, budgets))
+        draft.facts.alerts = alerts
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets, dead)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
         draft.budgets.update({row.id: row for row in budgets})
         return draft
+
+    def _lock_alerts(self, cursor: Any, parts: Sequence[Plan]) -> dict[str, tuple[str, int]]:
+        rules = sorted({part.alert for part in parts if part.alert})
+        if not rules:
+            return {}
+        cursor.execute(sql.LOCK_ALERTS, [rules])
+        return {rule: (state, version) for rule, state, version in cursor.fetchall()}
 
     def _needs_runs(self, items: Sequence[_Item]) -> bool:
         choosing = (ClaimRuns, NoteLapsed, CarryOutDeadlines)
@@ -471,7 +500,12 @@ class _Batch:
         cursor.execute(sql.LOOK, [sum(part.tokens for part in parts)])
         now, self.xact_id, tokens = cursor.fetchone()
         self.now = now
-        facts = Facts(now=now, new_id=uuid7, tokens=list(tokens))
+        facts = Facts(
+            now=now,
+            new_id=uuid7,
+            tokens=list(tokens),
+            writes_per_second=settings.RUN_WRITES_PER_SECOND,
+        )
         ids = {run.key: run.id for run in runs}
         asked_events = [
             {"run_id": ids[part.run], "event_id": event_id}
@@ -619,10 +653,17 @@ class _Batch:
         self._keep_answers(cursor, now)
 
     def _refusals(self, draft: Draft) -> Iterator[dict[str, Any]]:
+        told: set[Any] = set()
         for item in self.items:
             refusal = item.outcome
             if not isinstance(refusal, Refusal) or not refusal.recorded or refusal.replayed:
                 continue
+            if isinstance(refusal, (LeaseHeld, RunHot)):
+                # A row a second is enough of these (INSERT_REFUSALS); so it is within a batch.
+                same = (refusal.code, item.plan.unit, item.plan.run, item.ask.by.principal)
+                if (*same, item.plan.worker) in told:
+                    continue
+                told.add((*same, item.plan.worker))
             run = draft.find_run(item.plan.run) if item.plan.run else None
             yield {
                 "at": draft.now,
@@ -847,6 +888,11 @@ def _save_checkpoint(cursor: Any, now: datetime, *, ask: SetCheckpoint, by: str)
     cursor.execute(sql.SAVE_CHECKPOINT, values)
 
 
+def _acknowledge(cursor: Any, now: datetime, *, ask: AcknowledgeAlert, by: str) -> None:
+    values = {"rule": ask.rule, "at": now, "by": by, "why": ask.reason}
+    cursor.execute(sql.ACKNOWLEDGE, values)
+
+
 _OTHER: dict[str, Callable[..., None]] = {
     "create-key": _create_key,
     "revoke-key": _revoke_key,
@@ -854,6 +900,7 @@ _OTHER: dict[str, Callable[..., None]] = {
     "worker": _save_worker,
     "drain": _save_drain,
     "checkpoint": _save_checkpoint,
+    "acknowledge": _acknowledge,
 }
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentstate.store.commands import (
+    AcknowledgeAlert,
     AcquireLease,
     AnnounceWorker,
     Append,
     Batch,
+    BrakeRun,
     CarryOutDeadlines,
     ChangeCap,
     Check,
@@ -53,7 +55,7 @@ class Plan:
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
     wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
     workers: whose drain it asks about; drains_of_holders: that of whoever holds its units.
-    consumer: of the feed, whose checkpoint it sets.
+    consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges.
     api_keys: names that may be taken.
     """
 
@@ -79,6 +81,7 @@ class Plan:
     api_keys: tuple[str, ...] = ()
     drains_of_holders: bool = False
     consumer: str | None = None
+    alert: str | None = None
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -306,6 +309,15 @@ def _signal(ask: SignalRun) -> Plan:
     )
 
 
+def _brake(ask: BrakeRun) -> Plan:
+    return Plan(
+        operation="brake",
+        run=ask.run,
+        runs=(ask.run,),
+        wanted=_wanted(per_second=ask.per_second, seconds=ask.seconds, reason=ask.reason),
+    )
+
+
 def _telemetry(ask: PutTelemetry) -> Plan:
     return Plan(operation="telemetry", run=ask.run, runs=(ask.run,), token_sent=ask.fence)
 
@@ -375,11 +387,13 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     CreateBudget: _create_budget,
     ChangeCap: _change_cap,
     SignalRun: _signal,
+    BrakeRun: _brake,
     PutTelemetry: _telemetry,
     AnnounceWorker: _announce,
     DrainWorker: lambda ask: Plan(operation="drain", worker=ask.worker),
     CarryOutDeadlines: lambda ask: Plan(operation="deadlines"),
     SetCheckpoint: _checkpoint,
+    AcknowledgeAlert: lambda ask: Plan(operation="acknowledge", alert=ask.rule),
     Check: _check,
     Batch: _composite,
     ImportRun: _import,

@@ -117,6 +117,8 @@ SCOPED = [
     ("write", "PUT", "/workers/w-1", "{}"),
     ("operate", "POST", "/workers/w-1/drain", '{"reason": "x"}'),
     ("operate", "POST", "/runs/42/signals", '{"signal": "cancel", "reason": "x"}'),
+    ("operate", "PUT", "/runs/42/brake", '{"per_second": 1, "seconds": 1, "reason": "x"}'),
+    ("operate", "DELETE", "/runs/42/brake?reason=x", None),
     ("override", "PATCH", "/runs/42/budgets/tokens", '{"cap": 1, "reason": "x"}'),
     ("override", "PATCH", "/budgets/b", '{"cap": 1, "reason": "x"}'),
     ("write", "POST", "/runs", '{"task": "x"}'),

@@ -5,10 +5,12 @@ from typing import Any
 
 from agentstate.store.callers import Caller
 from agentstate.store.commands import (
+    AcknowledgeAlert,
     AcquireLease,
     AnnounceWorker,
     Append,
     Batch,
+    BrakeRun,
     CarryOutDeadlines,
     ChangeCap,
     Check,
@@ -37,6 +39,7 @@ from agentstate.store.commands import (
     Spend,
     Transition,
 )
+from agentstate.store.rules.deciding.alerts import acknowledge_alert
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
     change_cap,
@@ -61,6 +64,7 @@ from agentstate.store.rules.deciding.leases import (
 )
 from agentstate.store.rules.deciding.runs import (
     append,
+    brake_run,
     carry_out_deadlines,
     create_run,
     patch,
@@ -110,11 +114,13 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     CreateBudget: create_budget,
     ChangeCap: change_cap,
     SignalRun: signal_run,
+    BrakeRun: brake_run,
     PutTelemetry: put_telemetry,
     CarryOutDeadlines: carry_out_deadlines,
     AnnounceWorker: announce_worker,
     DrainWorker: drain_worker,
     SetCheckpoint: set_checkpoint,
+    AcknowledgeAlert: acknowledge_alert,
     Check: check,
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,

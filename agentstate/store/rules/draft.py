@@ -35,6 +35,8 @@ class Facts:
     events, charges: those whose ids the commands name and that are stored already.
     consumers: where those of the feed stand that the commands name; feed_position: its last one.
     api_keys: names of keys that the commands want to give, and that are taken.
+    alerts: (state, version) of those that the commands acknowledge.
+    writes_per_second: the site's limit for one run, 0 for none.
     """
 
     now: datetime
@@ -49,6 +51,8 @@ class Facts:
     consumers: dict[str, int] = field(default_factory=dict)
     feed_position: int = 0
     api_keys: frozenset[str] = frozenset()
+    alerts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    writes_per_second: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -139,6 +139,11 @@ def check_move(run: RunRow, to: str, *, from_status: str | None = None) -> None:
         )
 
 
+def is_move(run: RunRow, to: str) -> bool:
+    """Whether a run may go from its status to this one at all."""
+    return to in allowed_moves(run.status)
+
+
 def operator_may_move(run: RunRow, to: str) -> bool:
     """Cancel, pause and resume need no token of an operator; everything else does."""
     return (run.status, to) in OPERATOR_MOVES

@@ -45,6 +45,7 @@ def spend(ask: Spend, on: Deciding) -> Spent:
     if before:
         return before
     _check_may_charge(run, ask.fence, on)
+    _pace(run, on)
     return make_charge(run, ask.charge, on, token=ask.fence)
 
 
@@ -57,6 +58,12 @@ def _check_may_charge(run: RunRow | None, token: int | None, on: Deciding) -> No
     if run is not None:
         runs.check_fence(run, token, on.by)
         runs.check_open(run)
+
+
+def _pace(run: RunRow | None, on: Deciding) -> None:
+    """A charge counts among its run's writes; those of a shared budget alone are no run's."""
+    if run is not None:
+        on.pace(run)
 
 
 def make_charge(run: RunRow | None, charge: Charge, on: Deciding, *, token: int | None) -> Spent:
@@ -194,6 +201,7 @@ def reserve(ask: Reserve, on: Deciding) -> Reserved:
     _check_may_charge(run, ask.fence, on)
     if hold is not None:
         _check_same_hold(hold, ask, budget, on)
+    _pace(run, on)
     levels = budgets.reserve(draft.levels(budget), ask.amount)
     run_id = run.id if run else None
     entry = _enter_levels(

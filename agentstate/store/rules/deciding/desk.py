@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from agentstate.store.callers import Caller
 from agentstate.store.commands import SignalTold
@@ -13,22 +14,35 @@ from agentstate.store.rows import (
     ActionRow,
     RunRow,
 )
+from agentstate.store.rules import pacing
 from agentstate.store.rules.draft import Draft
 
 
 class Deciding:
     """A command on its way: the draft, who asks, and the request it came with."""
 
-    __slots__ = ("by", "draft", "request_id", "units")
+    __slots__ = ("by", "draft", "paced", "request_id", "units")
 
     def __init__(
         self, draft: Draft, by: Caller, request_id: str | None, units: tuple[str, ...]
     ) -> None:
         self.draft, self.by, self.request_id, self.units = draft, by, request_id, units
+        self.paced: set[UUID] = set()
 
     def with_draft(self, draft: Draft) -> Deciding:
         """The same caller and request over another draft."""
-        return Deciding(draft, self.by, self.request_id, self.units)
+        same = Deciding(draft, self.by, self.request_id, self.units)
+        same.paced = self.paced
+        return same
+
+    def pace(self, run: RunRow) -> RunRow:
+        """Count one write to the run, once a request; raises RunHot."""
+        if run.id in self.paced or not pacing.is_counted(self.by):
+            return run
+        facts = self.draft.facts
+        paced = pacing.pace(run, now=facts.now, per_second=facts.writes_per_second)
+        self.paced.add(run.id)
+        return paced if paced is run else self.draft.put_run(paced)
 
     def log(
         self,

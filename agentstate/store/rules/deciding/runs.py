@@ -1,12 +1,15 @@
 """Runs: create, append, patch, move."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from agentstate.store.callers import Caller
 from agentstate.store.commands import (
     Append,
     Appended,
+    Braked,
+    BrakeRun,
     CarryOutDeadlines,
     Changed,
     CreateRun,
@@ -35,7 +38,7 @@ from agentstate.store.rows import (
     replace,
     run_key_of,
 )
-from agentstate.store.rules import expect, leases, runs
+from agentstate.store.rules import expect, leases, pacing, runs
 from agentstate.store.rules.deciding.budgets import drop_holds, make_charge, open_budget
 from agentstate.store.rules.deciding.desk import Deciding, told
 from agentstate.store.rules.names import AMOUNT_MAX, check_tags
@@ -162,6 +165,8 @@ def append(ask: Append, on: Deciding) -> Appended:
     runs.check_ids(ask.events, stored, run)
     runs.check_version(run, ask.if_match)
     runs.check_seq(run, ask.expected_seq)
+    if ask.to not in TERMINAL:
+        run = on.pace(run)
     first_seq = run.last_seq + 1
     counters = _added(run, ask.add) if ask.add else run.counters
     run = _append_events(
@@ -235,6 +240,7 @@ def patch(ask: Patch, on: Deciding) -> Changed:
         )
     runs.check_version(run, ask.if_match)
     expect.check_expect(run, ask.expect)
+    run = on.pace(run)
     changed = _patched(run, ask)
     changed = on.log(
         changed,
@@ -296,6 +302,9 @@ def transition(ask: Transition, on: Deciding) -> Moved:
     _check_may_move(run, ask, on.by)
     runs.check_version(run, ask.if_match)
     expect.check_expect(run, ask.expect)
+    runs.check_move(run, ask.to, from_status=ask.from_status)
+    if ask.to not in TERMINAL:
+        run = on.pace(run)
     status = run.status
     run = move_run(
         run,
@@ -329,7 +338,7 @@ def _check_may_move(run: RunRow, ask: Transition, by: Caller) -> None:
     as_operator = (
         ask.fence is None
         and by.may("operate")
-        and (run.terminal or runs.operator_may_move(run, ask.to))
+        and (run.terminal or runs.operator_may_move(run, ask.to) or not runs.is_move(run, ask.to))
     )
     if not as_operator:
         by.need("write")
@@ -417,6 +426,41 @@ def signal_run(ask: SignalRun, on: Deciding) -> Signalled:
         version=run.version,
         last_seq=run.last_seq,
         at=draft.now,
+    )
+
+
+def brake_run(ask: BrakeRun, on: Deciding) -> Braked:
+    """Put a brake on a run, or lift it; lifting one that is over changes nothing."""
+    on.by.need("operate")
+    run = on.draft.run(ask.run)
+    runs.check_open(run)
+    before = pacing.brake_of(run, on.draft.now)
+    if ask.per_second is None and before is None:
+        return _braked(run, on, replayed=True)
+    until = on.draft.now + timedelta(seconds=ask.seconds) if ask.seconds else None
+    run = replace(run, brake_per_second=ask.per_second, brake_until=until)
+    brake = pacing.brake_of(run, on.draft.now)
+    run = on.log(run, "run.changed", {"brake": brake, "reason": ask.reason})
+    on.act(
+        "run.braked" if brake else "run.brake-lifted",
+        run.key,
+        run,
+        reason=ask.reason,
+        before={"brake": before},
+        after={"brake": brake},
+    )
+    return _braked(run, on)
+
+
+def _braked(run: RunRow, on: Deciding, *, replayed: bool = False) -> Braked:
+    brake = pacing.brake_of(run, on.draft.now) or {"per_second": None, "until": None}
+    return Braked(
+        run=run.key,
+        **brake,
+        version=run.version,
+        last_seq=run.last_seq,
+        at=on.draft.now,
+        replayed=replayed,
     )
 
 

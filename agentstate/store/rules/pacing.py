@@ -1,0 +1,89 @@
+"""How many writes a second a run takes: a brake that an operator put on it, else the site's limit.
+
+The rule is GCRA with one column: `paced_at` is when the next write would be due if all came evenly.
+A write may be ahead of that by the burst, so a run that was idle takes a burst at once, and in any
+time t never more than burst + rate times t. Decided under the run's lock by the database's clock:
+exact whichever process the writes come through. What is refused counts for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from agentstate.store.callers import Caller
+from agentstate.store.errors import RunHot
+from agentstate.store.rows import RunRow, replace
+
+BURST_SECONDS = 2
+BRAKE_BURST_SECONDS = 1
+# No limit puts `paced_at` further ahead than this; a clock that was set back may have.
+AHEAD_MAX = timedelta(seconds=BURST_SECONDS + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """per_second: writes a second. burst: how many at once after a pause. until: of a brake."""
+
+    per_second: int
+    burst: int
+    until: datetime | None = None
+
+    @property
+    def gap(self) -> timedelta:
+        """The time between two writes; rounded up, so that the rate is never passed."""
+        return timedelta(microseconds=-(-1_000_000 // self.per_second))
+
+
+def limit_of(run: RunRow, *, now: datetime, per_second: int) -> Limit | None:
+    """The limit at `now`; per_second: the site's, 0 for none. A brake ends by itself."""
+    if run.brake_until is not None and run.brake_per_second is not None and now < run.brake_until:
+        return Limit(
+            per_second=run.brake_per_second,
+            burst=run.brake_per_second * BRAKE_BURST_SECONDS,
+            until=run.brake_until,
+        )
+    if not per_second:
+        return None
+    return Limit(per_second=per_second, burst=per_second * BURST_SECONDS)
+
+
+def brake_of(run: RunRow, now: datetime) -> dict[str, Any] | None:
+    """The brake that is on at `now`: `per_second` and `until`."""
+    if run.brake_until is None or now >= run.brake_until:
+        return None
+    return {"per_second": run.brake_per_second, "until": run.brake_until}
+
+
+def is_counted(by: Caller) -> bool:
+    """Whether the caller's writes count: an operator and the system are never held up."""
+    return by.kind == "key" and by.may("write")
+
+
+def pace(run: RunRow, *, now: datetime, per_second: int) -> RunRow:
+    """The run after one more write. Raises RunHot, with when the write would fit.
+
+    One write alone fits after `retry_after_ms`; of several that wait, the first one.
+    """
+    limit = limit_of(run, now=now, per_second=per_second)
+    if limit is None:
+        return run
+    due = now if run.paced_at is None else max(now, min(run.paced_at, now + AHEAD_MAX))
+    wait = due - now - (limit.burst - 1) * limit.gap
+    if wait > timedelta(0):
+        raise _hot(run, limit, wait)
+    return replace(run, paced_at=due + limit.gap)
+
+
+def _hot(run: RunRow, limit: Limit, wait: timedelta) -> RunHot:
+    told = {
+        "per_second": limit.per_second,
+        "braked": limit.until is not None,
+        "until": limit.until,
+    }
+    return RunHot(
+        f"the run takes {limit.per_second} writes a second",
+        current=run.facts() | told,
+        retry_after_ms=-(-wait // timedelta(milliseconds=1)),
+    )
