@@ -8,7 +8,19 @@ from django.http import Http404, HttpRequest
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.decorators.http import require_GET
 
-from agentstate.api import batches, budgets, feed, health, leases, lookups, pages, runs, workers
+from agentstate.api import (
+    alerts,
+    batches,
+    budgets,
+    feed,
+    health,
+    leases,
+    lookups,
+    pages,
+    rates,
+    runs,
+    workers,
+)
 from agentstate.api.contract import make_api
 from agentstate.api.door import guard
 
@@ -20,6 +32,8 @@ api.add_router("/leases", leases.router)
 api.add_router("/workers", workers.router)
 api.add_router("/batch", batches.router)
 api.add_router("/feed", feed.router)
+api.add_router("/rates", rates.router)
+api.add_router("/alerts", alerts.router)
 api.add_router("", lookups.router)
 api.add_router("", health.router)
 

@@ -122,8 +122,8 @@ SELECT name, percent, count(*) OVER () FROM (
     FROM agentstate_run r JOIN agentstate_budget b ON b.run_id = r.id
     WHERE r.status = ANY(%(live)s) AND b.cap > 0
     UNION ALL
-    SELECT min(name) FILTER (WHERE slot_of_id IS NULL), 100.0 * sum(spent + reserved)
-        / greatest(max(cap), sum(cap) FILTER (WHERE slot_of_id IS NOT NULL))
+    SELECT min(name) FILTER (WHERE slot_of_id IS NULL),
+        100.0 * sum(spent + reserved) / max(cap) FILTER (WHERE slot_of_id IS NULL)
     FROM agentstate_budget WHERE run_id IS NULL
     GROUP BY coalesce(slot_of_id, id) HAVING max(cap) > 0
 ) AS used WHERE percent >= %(least)s ORDER BY percent DESC LIMIT %(names)s
