@@ -6,7 +6,7 @@ button that was hidden is not the guard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,17 +71,17 @@ class Verdict:
 
 
 NEEDS_OPERATOR = "needs the role operator"
-NEEDS_SENIOR = "the holder's lease is live: needs the role senior"
+NEEDS_SENIOR = "needs the role senior"
+LIVE_NEEDS_SENIOR = "the holder's lease is live, so it needs the role senior"
 
 
 def allowed_actions(access: Access, thing: Mapping[str, Any]) -> dict[str, Verdict]:
-    """What this person may do to a run or a unit now, by the name of the action.
+    """What this person may do to a thing now, by the name of the action.
 
-    thing: `kind` is run or unit. A run has `status`, `held` and `live`; a unit `held` and `live`.
+    thing: `kind` is run, unit, budget or worker. A run has `status`, `held` and `live`, a unit
+    `held` and `live`, a worker `draining`.
     """
-    verdicts = [_reclaim(access, thing)]
-    if thing["kind"] == "run":
-        verdicts += [_move(access, thing, action, to) for action, to in MOVES.items()]
+    verdicts = _OF_KIND[thing["kind"]](access, thing)
     return {verdict.action: verdict for verdict in verdicts}
 
 
@@ -107,5 +107,36 @@ def _reclaim(access: Access, thing: Mapping[str, Any]) -> Verdict:
     if not access.may("operate"):
         return Verdict(action="reclaim", allowed=False, why=NEEDS_OPERATOR)
     if thing["live"] and not access.may("override"):
-        return Verdict(action="reclaim", allowed=False, why=NEEDS_SENIOR)
+        return Verdict(action="reclaim", allowed=False, why=LIVE_NEEDS_SENIOR)
     return Verdict(action="reclaim", allowed=True)
+
+
+def _with_scope(access: Access, action: str, scope: str, why: str) -> Verdict:
+    may = access.may(scope)
+    return Verdict(action=action, allowed=may, why="" if may else why)
+
+
+def _of_run(access: Access, run: Mapping[str, Any]) -> list[Verdict]:
+    moves = [_move(access, run, action, to) for action, to in MOVES.items()]
+    return [_reclaim(access, run), *moves]
+
+
+def _of_unit(access: Access, unit: Mapping[str, Any]) -> list[Verdict]:
+    return [_reclaim(access, unit)]
+
+
+def _of_budget(access: Access, budget: Mapping[str, Any]) -> list[Verdict]:
+    return [_with_scope(access, "change-cap", "override", NEEDS_SENIOR)]
+
+
+def _of_worker(access: Access, worker: Mapping[str, Any]) -> list[Verdict]:
+    action = "stop-draining" if worker["draining"] else "drain"
+    return [_with_scope(access, action, "operate", NEEDS_OPERATOR)]
+
+
+_OF_KIND: dict[str, Callable[[Access, Mapping[str, Any]], list[Verdict]]] = {
+    "run": _of_run,
+    "unit": _of_unit,
+    "budget": _of_budget,
+    "worker": _of_worker,
+}

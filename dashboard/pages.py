@@ -53,6 +53,7 @@ PLACES = (
     ("Runs", "runs", "queue-list"),
     ("Leases", "leases", "key"),
     ("Contention", "contention", "bolt"),
+    ("Budgets", "budgets", "wallet"),
     ("Audit", "audit", "clipboard-document-list"),
     ("System", "system", "server-stack"),
 )

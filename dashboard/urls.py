@@ -4,7 +4,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
-from dashboard.views import actions, contention, leases, runs, session, story, system
+from dashboard.views import actions, budgets, contention, leases, runs, session, story, system
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs"), name="home"),
@@ -23,6 +23,11 @@ urlpatterns = [
     path("leases/<str:unit>", leases.show_unit, name="lease"),
     path("leases/<str:unit>/reclaim", leases.reclaim, name="reclaim"),
     path("contention", contention.show, name="contention"),
+    path("budgets", budgets.show, name="budgets"),
+    path("budgets/<str:name>", budgets.show_one, name="budget"),
+    path("budgets/<str:name>/cap", budgets.change_cap, name="budget-cap"),
+    path("runs/<str:key>/budgets/<str:name>", budgets.show_one, name="run-budget"),
+    path("runs/<str:key>/budgets/<str:name>/cap", budgets.change_cap, name="run-budget-cap"),
     path("audit", actions.show, name="audit"),
     path("system", system.show, name="system"),
 ]

@@ -204,3 +204,23 @@ def query_string(parameters: dict[str, str]) -> str:
 @register.filter
 def lookup(values: dict[str, Any], name: str) -> Any:
     return values.get(name, 0)
+
+
+@register.filter
+def get(values: dict[str, Any], name: str) -> Any:
+    """A member whose name a template cannot write."""
+    return values.get(name)
+
+
+SPARK_HEIGHT = 24
+
+
+@register.filter
+def spark_height(part: int, most: int) -> str:
+    """How high a column of a small chart is; something is never drawn as nothing."""
+    return plain(max(SPARK_HEIGHT * part / most, 1.5) if part else 0)
+
+
+@register.filter
+def spark_y(part: int, most: int) -> str:
+    return plain(SPARK_HEIGHT - float(spark_height(part, most)))

@@ -1,0 +1,64 @@
+"""Pages that ask before they act: one command, and what to show when the store says no."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+
+from agentstate import store
+from agentstate.store.commands import Command, Result
+from agentstate.store.errors import Invalid, NotAllowed, Refusal
+from dashboard.forms import form_circumstances, one_line
+from dashboard.pages import ConsoleRequest
+
+NO_REASON = "Say why: it is kept with the action."
+REASON_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done[R: Result]:
+    """result: what was done. Else refused: what the store said, or error: what to mend."""
+
+    result: R | None = None
+    refused: Refusal | None = None
+    error: str = ""
+
+    @property
+    def status(self) -> int:
+        """Of the page that says so."""
+        return 422 if self.error else 409 if self.refused else 200
+
+
+def carry_out[R: Result](request: ConsoleRequest, command: Command[R]) -> Done[R]:
+    """Give the command in the person's name, once per form. Raises PermissionDenied."""
+    try:
+        done = store.execute(command, by=request.access.caller, under=form_circumstances(request))
+    except NotAllowed as refused:
+        raise PermissionDenied(refused.detail) from None
+    except Invalid as refused:
+        return Done(error=refused.rule)
+    except Refusal as refused:
+        return Done(refused=refused)
+    return Done(result=done)
+
+
+def read_reason(request: ConsoleRequest) -> tuple[str, str]:
+    """The reason as it was typed, on one line, and what is wrong with it, if anything."""
+    reason = one_line(request.POST.get("reason", ""))
+    if len(reason) > REASON_CHARS:
+        return reason, f"At most {REASON_CHARS} characters."
+    return reason, "" if reason else NO_REASON
+
+
+def form_context(request: ConsoleRequest, done: Done[Any] | None = None) -> dict[str, Any]:
+    """What the form shows again: its key (a new one once it was refused), reason, what is wrong."""
+    again = request.POST.get("form_key", "") if done is None or done.error else ""
+    return {
+        "form_key": again or uuid.uuid4().hex,
+        "reason": request.POST.get("reason", ""),
+        "refused": done.refused if done else None,
+        "error": done.error if done else "",
+    }

@@ -1,0 +1,277 @@
+import pytest
+
+from agentstate.store.commands import (
+    ChangeCap,
+    Charge,
+    CreateBudget,
+    NewBudget,
+    Reserve,
+    Spend,
+)
+from agentstate.store.errors import BudgetExhausted
+from dashboard.queries import budgets as queries
+from dashboard.views.budgets import fitting
+from tests.dashboard.reading import Page
+from tests.store.asking import SENIOR, rows
+
+
+def open_shared(store, name, cap, parent=None):
+    store.ask(CreateBudget(run=None, budget=NewBudget(name=name, cap=cap, parent=parent)))
+
+
+def charge(store, name, amount, *, run=None, note="", id=None, fence=None):
+    asked = Charge(budget=name, amount=amount, note=note, id=id)
+    return store.ask(Spend(run=run, charge=asked, fence=fence))
+
+
+@pytest.fixture
+def team(store, still_clock):
+    """`company` of 1000 above `team` of 500; run 42 has `tokens` of 100 below it."""
+    open_shared(store, "company", 1000)
+    open_shared(store, "team", 500, parent="company")
+    store.create("42", budgets=(NewBudget(name="tokens", cap=100, parent="team"),))
+
+
+def test_an_empty_page_says_so(viewer):
+    text = Page(viewer.get("/budgets")).text
+
+    assert "No run is close to its cap" in text
+    assert "No shared budget" in text
+    assert "No charge was refused" in text
+
+
+def test_runs_close_to_their_cap_come_first_the_fullest_on_top(store, team, viewer):
+    for key, spent in (("half", 50), ("near", 80), ("full", 100)):
+        store.create(key, budgets=(NewBudget(name="b", cap=100),))
+        store.spend(key, spent, budget="b")
+
+    page = Page(viewer.get("/budgets"))
+
+    assert page.links.index("/runs/full/budgets/b") < page.links.index("/runs/near/budgets/b")
+    assert "/runs/half/budgets/b" not in page.links
+
+
+def test_a_run_that_has_ended_is_not_close_to_anything(store, viewer):
+    store.create("42", budgets=(NewBudget(name="b", cap=1),))
+    store.spend("42", 1, budget="b")
+    store.move("42", "cancelled")
+
+    assert "No run is close to its cap" in Page(viewer.get("/budgets")).text
+
+
+def test_shared_budgets_stand_below_their_parents_with_what_the_last_hour_took(
+    store, team, still_clock, viewer
+):
+    open_shared(store, "aside", 10)
+    charge(store, "team", 40)
+    still_clock.advance(hours=2)
+    charge(store, "team", 60)
+
+    text = Page(viewer.get("/budgets")).text
+
+    at = [text.index(name) for name in ("aside 0 %", "company 10 %", "└ team 20 %")]
+    assert at == sorted(at)
+    assert "400 tokens 100 0 500 60 6h 40m" in text
+
+
+def test_shared_budgets_are_read_in_pages(store, viewer, monkeypatch):
+    monkeypatch.setattr(queries, "SHARED_ROWS", 2)
+    for number in range(5):
+        open_shared(store, f"b-{number}", 10)
+
+    address, seen = "/budgets", []
+    while address:
+        page = Page(viewer.get(address))
+        seen += [link for link in page.links if link.startswith("/budgets/")]
+        more = [link for link in page.links if "after=" in link]
+        address = "/budgets" + more[0] if more else ""
+
+    assert seen == [f"/budgets/b-{n}" for n in range(5)]
+
+
+def test_a_budget_shows_what_is_above_and_below_it_and_who_spent(store, team, viewer):
+    store.spend("42", 30, budget="tokens")
+
+    page = Page(viewer.get("/budgets/team"))
+
+    assert "/budgets/company" in page.links
+    assert "/runs/42/budgets/tokens" in page.links
+    assert "30 spent of 500 tokens" in page.html.replace("\u202f", " ")
+    assert "spend 30 42 key:fleet" in page.text
+    assert Page(viewer.get("/runs/42/budgets/tokens")).status == 200
+
+
+def test_holds_below_it_are_listed_and_the_dead_ones_are_marked(store, team, still_clock, viewer):
+    lease = store.hold("42", "w-3")
+    ask = Reserve(run="42", budget="tokens", amount=20, id="h1", ttl_seconds=600, fence=lease.token)
+    store.ask(ask)
+
+    for address in ("/budgets/team", "/runs/42/budgets/tokens"):
+        text = Page(viewer.get(address)).text
+        assert f"42 w-3 #{lease.token} 20 10m" in text
+
+    still_clock.advance(seconds=100)
+    store.hold("42", "w-9")
+
+    assert f"w-3 #{lease.token} 20 dead" in Page(viewer.get("/budgets/team")).text
+
+
+def test_refused_charges_stand_with_the_level_that_refused_them(store, team, viewer):
+    with pytest.raises(BudgetExhausted):
+        charge(store, "team", 501)
+    with pytest.raises(BudgetExhausted):
+        store.spend("42", 101, budget="tokens")
+
+    assert "501" in Page(viewer.get("/budgets/team")).text
+    assert "101" not in Page(viewer.get("/budgets/team")).text
+    assert "101 42" in Page(viewer.get("/runs/42/budgets/tokens")).text
+    assert "101 tokens 42" in Page(viewer.get("/budgets")).text
+
+
+def test_the_ledger_is_read_in_pages_to_its_first_line(store, viewer, monkeypatch):
+    monkeypatch.setattr(queries, "PAGE_ROWS", 2)
+    open_shared(store, "b", 100)
+    for number in range(4):
+        charge(store, "b", number + 1, note=f"note {number}")
+
+    address, pages = "/budgets/b", []
+    while address:
+        page = Page(viewer.get(address))
+        pages.append([n for n in range(4) if f"note {n}" in page.text])
+        more = [link for link in page.links if "after=" in link]
+        address = "/budgets/b" + more[0] if more else ""
+
+    assert pages == [[2, 3], [0, 1], []]
+    assert Page(viewer.get("/budgets/b?after=nonsense")).status == 200
+
+
+def test_a_cap_is_shown_for_what_it_means_before_it_is_set(store, team, senior):
+    for _ in range(2):
+        with pytest.raises(BudgetExhausted):
+            charge(store, "team", 501)
+
+    asked = Page(senior.get("/budgets/team/cap", {"cap": "1 100"}))
+
+    assert "600 more than now: 1 100 tokens would be left" in asked.text
+    assert "2 of the 2 charges refused in the last hour would have fitted" in asked.text
+    assert "company" in asked.text
+    assert asked.field("cap") == "1 100"
+
+
+def test_charges_are_fitted_in_one_after_the_other():
+    def of(amount):
+        return queries.RefusedCharge(at=None, amount=amount, run=None, who="", budget="")
+
+    assert fitting([of(60), of(50), of(30), of(None)], 100) == 2
+
+
+def change(client, address, cap, **fields):
+    asked = Page(client.get(address, {"cap": str(cap)}))
+    form = {name: asked.field(name) for name in ("form_key", "seen_version")}
+    return client.post(address, form | {"cap": str(cap), "reason": "needed"} | fields)
+
+
+@pytest.mark.parametrize(
+    ("address", "back"),
+    [
+        ("/budgets/team/cap", "/budgets/team"),
+        ("/runs/42/budgets/tokens/cap", "/runs/42/budgets/tokens"),
+    ],
+)
+def test_a_senior_changes_a_cap_and_it_is_audited(store, team, senior, address, back):
+    answer = change(senior, address, 700, reason="the release needs it")
+
+    assert answer.url == back
+    assert "The cap of" in Page(senior.get(back)).text
+    assert rows("SELECT actor, action, reason FROM agentstate_operatoraction") == [
+        ("person:bo", "budget.cap-changed", "the release needs it")
+    ]
+
+
+def test_sent_twice_it_acts_once(store, team, senior):
+    asked = Page(senior.get("/budgets/team/cap", {"cap": "700"}))
+    form = {n: asked.field(n) for n in ("form_key", "seen_version")} | {"cap": "700", "reason": "x"}
+
+    for _ in range(2):
+        assert senior.post("/budgets/team/cap", form).status_code == 302
+
+    assert len(rows("SELECT id FROM agentstate_operatoraction")) == 1
+
+
+def test_somebody_was_faster_and_nothing_is_done(store, team, senior):
+    asked = Page(senior.get("/budgets/team/cap", {"cap": "700"}))
+    form = {n: asked.field(n) for n in ("form_key", "seen_version")} | {"cap": "700", "reason": "x"}
+    ask = ChangeCap(run=None, budget="team", cap=600, reason="me first")
+    store.as_caller(SENIOR).ask(ask)
+
+    answer = Page(senior.post("/budgets/team/cap", form))
+
+    assert answer.status == 409
+    assert "Nothing was done" in answer.text
+    assert "Cap now 600" in answer.text
+    assert answer.field("seen_version") != form["seen_version"]
+    assert rows("SELECT cap FROM agentstate_budget WHERE name = 'team'") == [(600,)]
+
+
+def test_a_cap_below_what_is_used_is_refused_in_words(store, team, senior):
+    charge(store, "team", 400)
+
+    assert (
+        "below the 400 that are spent and reserved"
+        in Page(senior.get("/budgets/team/cap", {"cap": "300"})).text
+    )
+    form = {"cap": "300", "reason": "x", "seen_version": "2", "form_key": "0123456789abcdef"}
+    answer = Page(senior.post("/budgets/team/cap", form))
+    assert answer.status == 409
+    assert "The cap is below what is used".lower() in answer.text.lower()
+
+
+@pytest.mark.parametrize("typed", ["", "-1", "1.5", "a lot", "9" * 30, "99999999999999999", "١٢"])
+def test_what_is_no_amount_is_said_and_nothing_done(store, team, senior, typed):
+    form = {"cap": typed, "reason": "x", "seen_version": "1", "form_key": "0123456789abcdef"}
+    answer = Page(senior.post("/budgets/team/cap", form))
+
+    assert answer.status == 422
+    assert "A whole number from 0" in answer.text
+
+
+def test_a_reason_is_needed(store, team, senior):
+    answer = Page(change_answer := change(senior, "/budgets/team/cap", 700, reason="  "))
+
+    assert change_answer.status_code == 422
+    assert "Say why" in answer.text
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_who_is_not_senior_sees_why_not_and_is_refused(store, team, log_in, role):
+    client = log_in("pat", role)
+
+    assert "needs the role senior" in Page(client.get("/budgets/team")).text
+    assert "needs the role senior" in Page(client.get("/budgets/team/cap")).text
+    form = {"cap": "700", "reason": "x", "seen_version": "1"}
+    assert client.post("/budgets/team/cap", form).status_code == 403
+    assert rows("SELECT cap FROM agentstate_budget WHERE name = 'team'") == [(500,)]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/budgets/nothing",
+        "/budgets/nothing/cap",
+        "/budgets/%00",
+        "/runs/42/budgets/nothing",
+        "/runs/nothing/budgets/tokens",
+    ],
+)
+def test_what_is_not_there_is_not_found(store, team, viewer, address):
+    assert viewer.get(address).status_code == 404
+
+
+def test_what_workers_write_into_the_ledger_is_text(store, viewer):
+    open_shared(store, "b", 100)
+    charge(store, "b", 1, note="<img src=x onerror=alert(1)>")
+
+    page = Page(viewer.get("/budgets/b"))
+
+    assert "<img src=x onerror=alert(1)>" in page.text
+    assert not [tag for tag, _ in page.tags if tag == "img"]
