@@ -178,7 +178,7 @@ def ask(name: str, scene: Scene) -> store.Ask:
 # --- what can be seen ----------------------------------------------------------------------------
 
 # Differ between a scene and its twin, and mean nothing by themselves.
-_UNLIKE = frozenset({"token", "former_token", "last_token", "owner_token", "token_current", "id"})
+_UNLIKE = frozenset({"token", "former_token", "last_token", "token_current", "id", "detail"})
 
 
 def seen(outcome: Any, scene: Scene) -> Any:

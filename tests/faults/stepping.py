@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
-from django.db import connection
+from django.db import connections
 
 from agentstate import store
 from tests.store.asking import rows
@@ -39,22 +39,22 @@ class Stepped:
             raise AssertionError("it never connected")
 
     def _run(self) -> None:
+        own = connections["default"]  # the wrapper itself: `django.db.connection` is a proxy
         try:
-            connection.ensure_connection()
-            self.pid = connection.connection.info.backend_pid
+            own.ensure_connection()
+            self.pid = own.connection.info.backend_pid
             if self._hold:
-                self._stop_at_commit()
+                self._stop_at_commit(own)
             self._connected.set()
             (self.outcome,) = store.execute_all([self._ask])
         except Exception as failure:
             self.outcome = failure
         finally:
             self._at_commit.set()
-            connection.__dict__.pop("_commit", None)
-            connection.close()
+            own.close()
 
-    def _stop_at_commit(self) -> None:
-        commit: Callable[[], None] = connection._commit
+    def _stop_at_commit(self, own: Any) -> None:
+        commit: Callable[[], None] = own._commit
 
         def stop_first() -> None:
             if not self._may_commit.is_set():
@@ -63,7 +63,7 @@ class Stepped:
                     raise AssertionError("nobody let it commit")
             commit()
 
-        connection.__dict__["_commit"] = stop_first
+        own._commit = stop_first
 
     def wait_until_at_commit(self) -> bool:
         """True when it holds its locks; False when it ended without coming so far."""
