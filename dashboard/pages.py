@@ -18,6 +18,7 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
 
+from agentstate.caching import copies
 from agentstate.store.callers import Circumstances
 from dashboard.access import Access, access_of
 from dashboard.queries.clock import database_now
@@ -52,6 +53,7 @@ class Place:
 PLACES = (
     ("Runs", "runs", "queue-list"),
     ("Leases", "leases", "key"),
+    ("Workers", "workers", "cpu-chip"),
     ("Contention", "contention", "bolt"),
     ("Budgets", "budgets", "wallet"),
     ("Audit", "audit", "clipboard-document-list"),
@@ -62,7 +64,7 @@ FIRST = ("runs", "leases", "workers", "contention")
 
 def places(request: ConsoleRequest) -> list[Place]:
     """The navigation as it stands on this page."""
-    lapsed = count_lapsed(database_now())
+    lapsed = copies.count("lapsed", fill=lambda: count_lapsed(database_now()), read=int)
     badges = {"leases": f"{lapsed}" if lapsed < 100 else "99+"} if lapsed else {}
     return [
         Place(

@@ -13,6 +13,7 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 from agentstate import postgres
+from agentstate.caching import copies
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
 from tests import clock as test_clock
 
@@ -93,6 +94,12 @@ def empty_quickly(tables: list[str]) -> Callable[[TransactionTestCase], None]:
                 cursor.execute(f"TRUNCATE {', '.join(names)} CASCADE")
 
     return empty
+
+
+@pytest.fixture(autouse=True)
+def no_copies() -> None:
+    """No test begins with copies of what another one had in its database."""
+    copies.empty()
 
 
 @pytest.fixture

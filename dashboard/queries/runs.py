@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
+from agentstate.caching import copies
 from agentstate.store.models import Budget, Lease, Run
 from agentstate.store.states import TERMINAL, Status
 from dashboard import cursors, filters
@@ -211,16 +212,37 @@ def count_statuses(wanted: filters.Filter, *, now: datetime) -> list[Count]:
 
     Exact, except where another condition or a terminal status makes that dear: then up to 10,000.
     All at once; if that takes too long, each by itself, so that only the slow ones are missing.
+    Those without another condition, which every open list asks for, are copied.
     """
     rest = wanted.without("status")
-    found = matching(rest, now=now)
     capped = {s: bool(rest.clauses) or s in TERMINAL for s in Status}
+    if rest.clauses:
+        numbers = _count_statuses(rest, capped, now=now)
+    else:
+        numbers = copies.count(
+            "statuses", fill=lambda: _count_statuses(rest, capped, now=now), read=_numbers_of
+        )
+    return [
+        _count(status, number, capped=capped[status])
+        for status, number in zip(Status, numbers, strict=True)
+    ]
+
+
+def _numbers_of(found: list[int | None]) -> list[int | None]:
+    if len(found) != len(Status) or not all(n is None or type(n) is int for n in found):
+        raise ValueError("a number for each status")
+    return found
+
+
+def _count_statuses(
+    rest: filters.Filter, capped: dict[Status, bool], *, now: datetime
+) -> list[int | None]:
+    found = matching(rest, now=now)
     rows = {s: _countable(found.filter(status=s), capped=capped[s]) for s in Status}
     try:
-        numbers: dict[Status, int | None] = dict(zip(Status, _count_all(rows), strict=True))
+        return list(_count_all(rows))
     except TooSlow:
-        numbers = {s: None if rest.clauses else _count_one(rows[s]) for s in Status}
-    return [_count(status, numbers[status], capped=capped[status]) for status in Status]
+        return [None if rest.clauses else _count_one(rows[s]) for s in Status]
 
 
 def _countable(rows: QuerySet[Run], *, capped: bool) -> QuerySet[Run, Any]:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db import connection
 
+from agentstate.caching import copies
 from agentstate.store.models import (
     Budget,
     BudgetEntry,
@@ -133,7 +134,7 @@ SELECT seq, at, type, origin, token, actor,
     CASE WHEN pg_column_size(data) <= %(stored)s THEN octet_length(data::text)
         ELSE pg_column_size(data) END
 FROM agentstate_event
-WHERE run_id = %(run)s AND seq > %(after)s AND seq < %(before)s
+WHERE run_id = %(run)s AND seq > %(after)s AND seq < %(before)s AND seq <= %(newest)s
     AND (%(origin)s = '' OR origin = %(origin)s)
     AND (%(type)s = '' OR starts_with(type, %(type)s))
 """
@@ -148,13 +149,18 @@ def read_events(
     wanted: EventFilter = EventFilter(),
     after: int | None = None,
     before: int | None = None,
+    newest: int | None = None,
     limit: int = EVENTS_SHOWN,
 ) -> EventPage:
-    """A page of events in order: those after a number, those before one, or the newest."""
+    """A page of events in order: those after a number, those before one, or the newest.
+
+    newest: the last one there is, as far as the caller knows.
+    """
     facts: dict[str, Any] = {
         "run": run,
         "after": -1 if after is None else after,
         "before": NEVER if before is None else before,
+        "newest": NEVER if newest is None else newest,
         "origin": wanted.origin,
         "type": wanted.type,
         "limit": limit + 1,
@@ -190,28 +196,48 @@ def read_event(run: UUID, seq: int) -> Event | None:
 
 
 # Exact for a run of ordinary length. Of a long one every n-th event stands for those after it: as
-# many look-ups as can be told apart on screen, however long the run is.
+# many look-ups as can be told apart on screen, however long the run is. LATERAL with its LIMIT, or
+# the planner, who does not know how short the series is, reads all of the run.
 MARKS = """
-SELECT at, token, origin, type, seq, 1 FROM agentstate_event WHERE run_id = %(run)s ORDER BY seq
+SELECT at, token, origin, type, seq, 1 FROM agentstate_event
+WHERE run_id = %(run)s AND seq <= %(last)s ORDER BY seq
 """
 SAMPLED_MARKS = """
 SELECT at, token, origin, type, event.seq, least(%(step)s, %(last)s - event.seq + 1)
 FROM generate_series(1, %(last)s, %(step)s) AS sample (seq)
-JOIN agentstate_event AS event ON event.run_id = %(run)s AND event.seq = sample.seq
+CROSS JOIN LATERAL (
+    SELECT * FROM agentstate_event WHERE run_id = %(run)s AND seq = sample.seq LIMIT 1) AS event
 ORDER BY event.seq
 """
 
 
 def read_marks(run: Run) -> list[Mark]:
     """The events of a run for its timeline, at most two thousand marks however long it is."""
+    return copies.of_run(
+        "marks", run.id, run.version, fill=lambda: _read_marks(run), read=_marks_of
+    )
+
+
+def _marks_of(rows: list[list[Any]]) -> list[Mark]:
+    return [
+        Mark(
+            at=datetime.fromisoformat(at),
+            token=token,
+            origin=origin,
+            type=type_,
+            first_seq=seq,
+            count=count,
+        )
+        for at, token, origin, type_, seq, count in rows
+    ]
+
+
+def _read_marks(run: Run) -> list[list[Any]]:
     step = -(-run.last_seq // MARKS_SAMPLED)
     facts: dict[str, Any] = {"run": run.id, "last": run.last_seq, "step": step}
     with connection.cursor() as cursor:
         cursor.execute(MARKS if run.last_seq <= MARKS_EXACT else SAMPLED_MARKS, facts)
-        return [
-            Mark(at=at, token=token, origin=origin, type=type_, first_seq=seq, count=count)
-            for at, token, origin, type_, seq, count in cursor.fetchall()
-        ]
+        return [[at.isoformat(), *rest] for at, *rest in cursor.fetchall()]
 
 
 def read_terms(unit: str) -> list[Term]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.http import require_safe
 
+from agentstate.caching import copies
 from agentstate.store.models import Lease, Run
 from agentstate.store.states import Status
 from dashboard import cursors, filters
@@ -101,9 +106,24 @@ def read(request: ConsoleRequest, wanted: Filter, now: datetime) -> dict[str, An
         return {"page": None, "reason": "slow"}
     except cursors.BadCursor:
         found = queries.read_page(wanted, now=now)
-        return {"page": found, "reason": "cursor", "is_first": True}
+        return show_page(found) | {"reason": "cursor", "is_first": True}
     reason = "" if found.lines else why_empty(wanted)
-    return {"page": found, "reason": reason, "is_first": not after and not found.newer}
+    return show_page(found) | {"reason": reason, "is_first": not after and not found.newer}
+
+
+def show_page(found: queries.Page) -> dict[str, Any]:
+    return {"page": found, "summaries": summarise(found.lines)}
+
+
+def summarise(lines: Iterable[queries.Line]) -> dict[UUID, SafeString]:
+    """By run what its row says that only another version of it could change."""
+    runs = {line.run.id: line.run for line in lines}
+    found = copies.of_runs(
+        "summary",
+        [(run.id, run.version) for run in runs.values()],
+        fill=lambda run: render_to_string("runs/summary.html", {"run": runs[run]}),
+    )
+    return {run: mark_safe(text) for run, text in found.items()}  # noqa: S308  our own template's
 
 
 def why_empty(wanted: Filter) -> str:
@@ -129,10 +149,12 @@ def refresh(request: ConsoleRequest) -> HttpResponseBase:
             newer = 0
     elif not request.GET.getlist("key") and request.GET.get("empty"):
         newer = len(queries.read_page(wanted, now=now).lines)
+    lines = queries.read_lines(request.GET.getlist("key"), now=now)
     context = {
         "now": now,
         "wanted": wanted,
-        "lines": queries.read_lines(request.GET.getlist("key"), now=now),
+        "lines": lines,
+        "summaries": summarise(lines),
         "statuses": choose_statuses(wanted, now),
         "all_statuses": wanted.without("status").text,
         "any_status": not wanted.values("status"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +13,14 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.http import content_disposition_header, urlencode
+from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentstate import store
+from agentstate.caching import copies
 from agentstate.store import errors
 from agentstate.store.commands import Transition
 from agentstate.store.models import Event, LeaseTerm, OperatorAction, Refusal
@@ -25,7 +31,7 @@ from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
 from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import story as queries
 from dashboard.queries.clock import database_now
-from dashboard.queries.story import EventFilter, EventPage, Head, Mark
+from dashboard.queries.story import EventFilter, Head, Mark
 from dashboard.queries.terms import Term
 from dashboard.templatetags.console import stamp
 
@@ -112,20 +118,75 @@ def read_events(request: ConsoleRequest, head: Head) -> dict[str, Any]:
     if after is None and before is None and opened is not None:
         newest = head.run.last_seq - queries.EVENTS_SHOWN
         after = max(0, opened - queries.EVENTS_SHOWN // 2) if opened <= newest else None
-    found = queries.read_events(
-        head.run.id, wanted=wanted_events(request), after=after, before=before
-    )
+    shown = show_rows(request, head, after=after, before=before, opened=opened)
+    at_tail = not shown.later and before is None
     return {
-        "events": found,
-        "colours": term_colours(head),
-        "at_tail": not found.later and before is None,
-        "last_seq": found.lines[-1].seq if found.lines else (after or 0),
-        "followed": follows(head, found, before),
+        "events": shown,
+        "at_tail": at_tail,
+        "last_seq": shown.last_seq or after or 0,
+        "followed": at_tail and head.run.status not in TERMINAL,
     }
 
 
-def follows(head: Head, found: EventPage, before: int | None) -> bool:
-    return head.run.status not in TERMINAL and not found.later and before is None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A page of events, written out. first_seq, last_seq: 0 when there is none."""
+
+    rows: SafeString
+    first_seq: int
+    last_seq: int
+    earlier: bool
+    later: bool
+
+
+def show_rows(
+    request: ConsoleRequest,
+    head: Head,
+    *,
+    after: int | None,
+    before: int | None,
+    opened: int | None,
+) -> Rows:
+    """Events of the version of the head, none newer; so they are the same whenever it is asked."""
+
+    def fill() -> list[Any]:
+        return write_rows(request, head, after=after, before=before)
+
+    if opened is not None:  # its row is marked
+        return rows_of(fill())
+    # Whoever may see more than another gets a copy of their own.
+    asked = [here(request, head)["kept"], after, before, sorted(request.access.scopes)]
+    variant = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+    run = head.run
+    return copies.of_run("rows", run.id, run.version, fill=fill, read=rows_of, variant=variant)
+
+
+def write_rows(
+    request: ConsoleRequest, head: Head, *, after: int | None, before: int | None
+) -> list[Any]:
+    found = queries.read_events(
+        head.run.id,
+        wanted=wanted_events(request),
+        after=after,
+        before=before,
+        newest=head.run.last_seq,
+    )
+    context = here(request, head) | open_event(request, head)
+    context |= {"events": found, "colours": term_colours(head), "request": request}
+    rows = render_to_string("story/rows.html", context)
+    ends = (found.lines[0].seq, found.lines[-1].seq) if found.lines else (0, 0)
+    return [rows, *ends, found.earlier, found.later]
+
+
+def rows_of(found: list[Any]) -> Rows:
+    rows, first, last, earlier, later = found
+    return Rows(
+        rows=mark_safe(rows),  # noqa: S308  what our own template wrote
+        first_seq=int(first),
+        last_seq=int(last),
+        earlier=bool(earlier),
+        later=bool(later),
+    )
 
 
 def term_colours(head: Head) -> dict[int, int]:
