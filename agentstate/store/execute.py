@@ -12,6 +12,7 @@ import json
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -213,6 +214,7 @@ def _ask_how_it_ended(batch: _Batch) -> list[Outcome] | None:
         connection.close()
         return [unknown for _ in batch.asks]
     if there:
+        batch.count(0)
         listeners.tell(batch.written)
         return batch.outcomes()
     lost = status == "aborted" or there is False
@@ -228,13 +230,20 @@ class _Item:
     outcome: Outcome | None = None
     replayed_record: bool = False
     units: tuple[str, ...] = ()
-    events: int = 0
+    wrote: tuple[tuple[str, datetime, int], ...] = ()
+    refused_run: str = ""
     worker: str | None = None
 
     @property
     def parts(self) -> tuple[Plan, ...]:
         """What has to be locked: the command's plan, or those of a composite's operations."""
         return self.plan.parts or (self.plan,)
+
+    @property
+    def run_key(self) -> str:
+        """The run that it is about; of one that names none, the only one that it wrote to."""
+        written = {run for run, _, _ in self.wrote}
+        return self.plan.run or (written.pop() if len(written) == 1 else "")
 
     @property
     def record_key(self) -> tuple[str, str] | None:
@@ -286,24 +295,34 @@ class _Batch:
         return bool(cursor.fetchone()[0])
 
     def count(self, latency_ms: int) -> None:
-        """Add what was committed to this process's minutes."""
+        """Add what was committed to this process's minutes.
+
+        Under the same run, worker and code as the rows that were written, so that the minutes can
+        be made again from those (`recount.rebuild`).
+        """
         for item in self.items:
-            if self.now is None or (
-                isinstance(item.outcome, Refusal) and not item.outcome.recorded
-            ):
+            refusal = item.outcome if isinstance(item.outcome, Refusal) else None
+            if self.now is None or (refusal and (not refusal.recorded or refusal.replayed)):
                 continue
             outcome = _outcome_code(item.outcome)
+            where = {
+                "operation": item.plan.operation,
+                "worker": item.plan.worker or ("" if refusal else item.worker) or "",
+            }
+            own = (item.refused_run if refusal else item.run_key, self.now)
             minutes.TALLY.add(
                 at=self.now,
-                run_key=item.plan.run or "",
-                operation=item.plan.operation,
-                worker=item.plan.worker or item.worker or "",
+                run_key=own[0],
                 outcome=outcome,
-                events=item.events,
+                events=sum(events for *of, events in item.wrote if tuple(of) == own),
                 attempt=item.ask.under.attempt,
                 latency_ms=latency_ms,
                 gave_up=outcome in CONFLICTS and item.ask.under.is_last_attempt,
+                **where,
             )
+            for run_key, at, events in item.wrote:
+                if (run_key, at) != own:
+                    minutes.TALLY.add_events(at=at, run_key=run_key, events=events, **where)
             self._remember(item)
 
     def _remember(self, item: _Item) -> None:
@@ -587,7 +606,7 @@ class _Batch:
         finally:
             run = draft.find_run(item.plan.run) if item.plan.run else None
             item.worker = run.owner if run else None
-        item.events = len(fork.writes.events)
+        item.wrote = _wrote(fork)
         draft.adopt(fork)
         return result
 
@@ -658,13 +677,14 @@ class _Batch:
             refusal = item.outcome
             if not isinstance(refusal, Refusal) or not refusal.recorded or refusal.replayed:
                 continue
+            run = draft.find_run(item.plan.run) if item.plan.run else None
+            item.refused_run = run.key if run else ""
             if isinstance(refusal, (LeaseHeld, RunHot)):
                 # A row a second is enough of these (INSERT_REFUSALS); so it is within a batch.
                 same = (refusal.code, item.plan.unit, item.plan.run, item.ask.by.principal)
                 if (*same, item.plan.worker) in told:
                     continue
                 told.add((*same, item.plan.worker))
-            run = draft.find_run(item.plan.run) if item.plan.run else None
             yield {
                 "at": draft.now,
                 "code": refusal.code,
@@ -708,6 +728,13 @@ class _Batch:
                 "request_id": item.ask.under.request_id,
                 "at": now,
             }
+
+
+def _wrote(fork: Draft) -> tuple[tuple[str, datetime, int], ...]:
+    """How many events of each run and time a command decided. Imported ones keep their times."""
+    keys = {row.id: row.key for row in fork.writes.runs.values()}
+    counted = Counter((keys[event.run_id], event.at) for event in fork.writes.events)
+    return tuple((key, at, count) for (key, at), count in counted.items())
 
 
 def _written(draft: Draft) -> listeners.Written:

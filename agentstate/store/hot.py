@@ -81,7 +81,6 @@ def _count(hot: _Hot, run: str, ask: Ask) -> None:
         operation=type(ask.command).__name__.lower(),
         worker=hot.worker,
         outcome=RunHot.code,
-        events=0,
         attempt=ask.under.attempt,
         latency_ms=0,
     )

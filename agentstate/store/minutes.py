@@ -2,7 +2,7 @@
 
 Added up in each process and written about once a second, as one statement, beside the writers'
 transactions and never in them. What a killed process had not written yet is lost: counts of events
-and recorded refusals can be made again from their rows, attempts and latency cannot.
+and recorded refusals can be made again from their rows (`recount.py`), attempts and latency cannot.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ class Tally:
         operation: str,
         worker: str,
         outcome: str,
-        events: int,
         attempt: int,
         latency_ms: int,
+        events: int = 0,
         gave_up: bool = False,
     ) -> None:
+        """Count one command. events: those that it wrote to this run, now (else `add_events`)."""
         key = (at.replace(second=0, microsecond=0), run_key, operation, worker, outcome)
         with self._lock:
             counts = self._counts.setdefault(key, Counts())
@@ -87,6 +88,14 @@ class Tally:
             counts.gave_up += gave_up
             counts.attempts[min(max(attempt, 1), ATTEMPTS) - 1] += 1
             counts.latency[bisect_left(LATENCY_MS, latency_ms)] += 1
+
+    def add_events(
+        self, *, at: datetime, run_key: str, operation: str, worker: str, events: int
+    ) -> None:
+        """Count the events that a command wrote to another run than its own, or to the past."""
+        key = (at.replace(second=0, microsecond=0), run_key, operation, worker, OK)
+        with self._lock:
+            self._counts.setdefault(key, Counts()).events += events
 
     @property
     def waiting(self) -> bool:

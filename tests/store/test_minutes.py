@@ -42,7 +42,7 @@ def test_each_outcome_is_counted_with_its_worker(store, clock):
         ("transition", "w-1", "ok"): (1, 1),
         ("append", "w-1", "ok"): (1, 2),
         ("append", "w-1", "seq-conflict"): (1, 0),
-        ("append", "w-1", "stale-fence"): (1, 0),
+        ("append", "", "stale-fence"): (1, 0),
     }
     assert rows("SELECT DISTINCT minute FROM agentstate_minute") == [(clock.now,)]
 

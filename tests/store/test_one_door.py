@@ -19,6 +19,7 @@ WRITERS = {
     "alerts.py",
     "retention.py",
     "repair.py",
+    "recount.py",
 }
 WRITING_SQL = re.compile(
     r"\b(insert\s+into|update|delete\s+from|truncate(\s+table)?|copy|merge\s+into|alter\s+table)"
