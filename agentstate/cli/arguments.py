@@ -5,9 +5,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from agentstate import env
-from agentstate.cli import checks, people, records, site
+from agentstate.cli import checks, people, records, site, torture
 from agentstate.cli.output import CommandFailure, progress
 
 ABOUT = """\
@@ -81,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     add_serve(commands)
     add_user(commands)
     add_key(commands)
+    add_torture(commands)
     add_passed_on(commands)
     return top
 
@@ -142,6 +144,23 @@ def add_key(commands: Commands) -> None:
     key.add_argument("--scope", action="append", required=True, choices=people.SCOPES,
                      help="what it may do; repeat it for each (none implies another)")  # fmt: skip
     key.set_defaults(command=people.key)
+
+
+def add_torture(commands: Commands) -> None:
+    about = "prove it: kill, freeze and cut a site of its own, and check every call"
+    trial = commands.add_parser(
+        "torture", help=about,
+        description="On a scratch site that is removed afterwards, clients work while processes "
+        "are killed and frozen, connections cut and clocks stepped. Then every call is held "
+        "against what is stored. Exits non-zero when a promise was broken.",
+    )  # fmt: skip
+    trial.add_argument("--minutes", type=positive, default=3.0, metavar="M",
+                       help="how long there are faults (default 3)")  # fmt: skip
+    trial.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
+                       help="the same faults as another trial with this seed")  # fmt: skip
+    trial.add_argument("--check", type=Path, metavar="FOLDER",
+                       help="only check the histories of a trial that was kept")  # fmt: skip
+    trial.set_defaults(command=torture.torture)
 
 
 def add_passed_on(commands: Commands) -> None:

@@ -1,0 +1,1 @@
+"""Measurements and trials of the whole product; nothing of the product needs them."""
