@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentstate.store.errors import CONFLICTS, FENCED
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -20,25 +22,14 @@ FAMILIES = (
     Family(
         "fenced",
         "Fenced",
-        frozenset({"stale-fence", "lease-lost", "fence-required"}),
+        FENCED,
         "a worker that had lost its lease tried to write, and nothing of it was stored",
         "The worker was overtaken: look at why it was silent for longer than its lease.",
     ),
     Family(
         "conflict",
         "Conflicts",
-        frozenset(
-            {
-                "version-conflict",
-                "seq-conflict",
-                "expectation-failed",
-                "holder-changed",
-                "exists",
-                "partial-duplicate",
-                "event-id-reuse",
-                "idempotency-key-reuse",
-            }
-        ),
+        CONFLICTS,
         "two writers meant the same thing at the same time, and the second was turned away",
         "Add instead of setting, append without an expected number, or let one worker write.",
     ),

@@ -9,6 +9,8 @@ from django.utils.text import Truncator
 
 from agentstate.store.models import Lease, Run
 from agentstate.store.states import TERMINAL, Status
+from dashboard.families import BY_NAME
+from dashboard.queries.contention import Contention
 from dashboard.queries.story import is_live
 from dashboard.templatetags.console import duration, number
 
@@ -99,3 +101,101 @@ def _free(run: Run, lease: Lease | None, now: datetime) -> str:
             f"Nobody has held it for {duration(now - lease.term_ended_at)}. It waits for a worker."
         )
     return f"It has waited {duration(now - run.created_at)} for its first worker."
+
+
+# --- contention ----------------------------------------------------------------------------------
+
+# From this share on, one run, worker or column is the cause; below it none is named as such.
+MOST_PART = 0.5
+
+
+def contention(found: Contention, said: str) -> str:
+    """What is going on, and whether one run, worker or column has most of it."""
+    total = found.total
+    if not total.writes:
+        return f"Nothing was written in {said}."
+    parts = [_conflicts(found, said)]
+    if total.fenced:
+        parts.append(_fenced(found))
+    if rest := total.refused - found.contested:
+        parts.append(_refused_otherwise(found, rest))
+    return " ".join(parts)
+
+
+def _conflicts(found: Contention, said: str) -> str:
+    total = found.total
+    if not total.conflicts:
+        return f"No conflict in {said} ({number(total.writes)} writes)."
+    met = _plural(total.conflicts, "write", "writes")
+    share = f"{100 * total.conflicts / total.writes:.1f} %"
+    told = f"{met} of {number(total.writes)} met another writer first in {said} ({share})."
+    if total.gave_up:
+        told += f" {_plural(total.gave_up, 'change was', 'changes were')} given up."
+    return f"{told} {_cause(found)}"
+
+
+def _cause(found: Contention) -> str:
+    """Who and what has most of the conflicts; or that nothing has."""
+    named: list[str] = []
+    most: list[str] = []
+    for rows, whole, words in (
+        (found.runs, found.total.conflicts, "are on {}"),
+        (found.columns, found.columns_of, "are about {}"),
+        (found.workers, found.total.conflicts, "come from {}"),
+    ):
+        row = max(rows, key=lambda one: one.conflicts, default=None)
+        if row is None or not whole or not row.conflicts:
+            continue
+        told = f"{100 * row.conflicts // whole} % {words.format(row.name)}"
+        (named if row.conflicts >= MOST_PART * whole else most).append(told)
+    if named:
+        return f"Of these, {_listed(named)}."
+    if most:
+        return f"No single cause stands out: at most {_listed(most)}."
+    return "Whose they are is not known."
+
+
+def _fenced(found: Contention) -> str:
+    count = found.total.fenced
+    told = f"{_plural(count, 'call', 'calls')} of overtaken workers {_was(count)} fenced off"
+    row = max(found.workers, key=lambda one: one.families.get("fenced", 0), default=None)
+    theirs = row.families.get("fenced", 0) if row else 0
+    if row is None or theirs < MOST_PART * count:
+        return f"{told}, of no one worker more than half."
+    part = "all" if theirs == count else f"{100 * theirs // count} %"
+    return f"{told}, {part} from {row.name}."
+
+
+def _refused_otherwise(found: Contention, rest: int) -> str:
+    names = {"held": "held by somebody else", "budget": "over budget", "other": "for other reasons"}
+    parts = [f"{number(n)} {names[f]}" for f, n in found.families.items() if f in names and n]
+    return f"{number(rest)} more {_was(rest)} refused: {_listed(parts)}."
+
+
+def cure_of_contention(found: Contention) -> str:
+    """What usually helps against what there is most of; nothing where nothing stands out."""
+    if not found.contested:
+        return ""
+    if found.total.fenced > found.total.conflicts:
+        return BY_NAME["fenced"].cure
+    row = max(found.columns, key=lambda one: one.conflicts, default=None)
+    if row is None or row.conflicts < MOST_PART * found.columns_of:
+        return "Begin with the darkest row of the map below, and with what is on top of each list."
+    if row.name.startswith("counters."):
+        return f"Make {row.name} an add: adds never conflict."
+    if row.name.startswith(("attrs", "notes", "tags")):
+        return f"Expect {row.name} alone instead of the whole version, or let one worker write it."
+    return BY_NAME["conflict"].cure
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{number(count)} {one if count == 1 else many}"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _listed(parts: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

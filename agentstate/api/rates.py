@@ -96,8 +96,8 @@ class RatesTold(Told):
 def read_rates(request: WorkerRequest, wanted: Query[RatesWanted]) -> HttpResponse:
     """How often writes conflict, are retried, given up and fenced, in a window of whole minutes.
 
-    The greatest groups come first: the most conflicts, then the most writes; grouped by minute,
-    the newest minute first. Counts are about a second behind.
+    Groups with the most conflicts and fenced calls come first, then those with the most refused,
+    then the most written; grouped by minute, the newest minute first. About a second behind.
     """
     found = rates.read(
         since=wanted.since,

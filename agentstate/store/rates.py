@@ -27,7 +27,7 @@ BY = {
 }
 MINUTE = timedelta(minutes=1)
 WINDOW_DEFAULT, WINDOW_MAX = timedelta(hours=1), timedelta(days=366)
-GROUPS_MAX = 2_000
+GROUPS_MAX, GROUPS_READ_MAX = 2_000, 10_000
 FAILED = "failed"
 # Our own sweeps write, too, and nobody waits for them: they would only thin the ratios.
 HOUSEKEEPING = ("note-lapsed", "drop-dead-holds", "deadlines")
@@ -125,6 +125,11 @@ _COUNTED = """
     coalesce(sum(latency_ms), 0)::bigint,
     coalesce(sum(latency_ms) FILTER (WHERE outcome = ANY(%(conflicts)s)), 0)::bigint,
 """
+_MOST = """
+    coalesce(sum(count) FILTER (WHERE outcome = ANY(%(contested)s)), 0) DESC,
+    coalesce(sum(count) FILTER (WHERE outcome <> ALL(ARRAY[%(ok)s, %(failed)s])), 0) DESC,
+    sum(count) DESC
+"""
 _FIELDS = (
     "writes", "accepted", "failed", "conflicts", "fenced", "gave_up", "events", "latency_ms",
     "conflict_ms",
@@ -157,7 +162,8 @@ def read(
     """The figures of a window as a whole, and of the `limit` greatest groups in it.
 
     since, until: widened to whole minutes; without them the last hour, the running minute included.
-    The most conflicts come first, then the most writes; with `minute` in `by` the newest do.
+    Where most was turned away because of another writer (conflicts and fenced) comes first, then
+    the most refused, then the most written; with `minute` in `by` the newest comes before that.
     step: how long the minutes of `by` are. runs: only these; none: all. One statement, one
     snapshot. Raises Invalid.
     """
@@ -165,8 +171,8 @@ def read(
     start, end = window(since=since, until=until, now=now)
     if not set(by) <= set(BY) or len(set(by)) < len(by):
         raise Invalid("by", f"each of {', '.join(BY)} once at most")
-    if not 1 <= limit <= GROUPS_MAX:
-        raise Invalid("limit", f"a whole number from 1 to {GROUPS_MAX}")
+    if not 1 <= limit <= GROUPS_READ_MAX:
+        raise Invalid("limit", f"a whole number from 1 to {GROUPS_READ_MAX}")
     filters: dict[str, Any] = {"operation": operation, "worker": worker, "outcome": outcome}
     statement = _statement(by, runs, [name for name, value in filters.items() if value is not None])
     values = filters | {
@@ -179,6 +185,7 @@ def read(
         "failed": FAILED,
         "conflicts": sorted(CONFLICTS),
         "fenced": sorted(FENCED),
+        "contested": sorted(CONFLICTS | FENCED),
         "housekeeping": list(HOUSEKEEPING),
     }
     with connection.cursor() as cursor:
@@ -227,12 +234,11 @@ def _statement(by: Sequence[str], runs: Sequence[str], filters: Sequence[str]) -
     if not keys:
         return f"SELECT {_COUNTED}{_BUCKETS} FROM ({_ROWS}{wanted}) AS m"  # noqa: S608  our own
     named = ", ".join(keys)
-    writes, conflicts = (len(by) + 1 + _FIELDS.index(name) for name in ("writes", "conflicts"))
     newest = "minute DESC, " if "minute" in by else ""
     return (
         f"SELECT {named}, {_COUNTED}{_BUCKETS} FROM ({_ROWS}{wanted}) AS m"  # noqa: S608  our own
         f" GROUP BY GROUPING SETS (({named}), ())"
-        f" ORDER BY grouping({named}) DESC, {newest}{conflicts} DESC, {writes} DESC, {named}"
+        f" ORDER BY grouping({named}) DESC, {newest}{_MOST}, {named}"
         " LIMIT %(limit)s"
     )
 

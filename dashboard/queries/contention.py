@@ -1,31 +1,53 @@
-"""What was refused in a window: how much, of what kind, on which runs, by which workers."""
+"""Contention in a window: how much was turned away, when, on which runs, by which workers.
+
+Counts come from the minute table alone (`store.rates`). Two things it does not hold are read from
+the newest refusals, and no further: the columns that were fought over, and the list of the newest.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connection
 
+from agentstate.store import rates
+from agentstate.store.errors import CONFLICTS, SeqConflict
+from agentstate.store.minutes import OK
 from agentstate.store.models import Refusal
+from agentstate.store.rates import FAILED, Figures, Group
 from dashboard.families import FAMILIES, family_of
 
-ROWS_READ_MAX = 50_000
 TOP = 12
+HEAT_RUNS = 10
 NEWEST = 30
-WRITES_MAX = 50_000
+REFUSALS_READ = 2_000
+GROUPS = 10_000
+NUMBER_OF_EVENTS = "number of the next event"
+WHOLE_RUN = "version of the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A run, worker, operation or code, and what was refused of it, by family."""
+    """A run, worker, operation, column or code. total: what was refused of it, by family.
+
+    conflicts: of `writes` (0 where they are not known).
+    """
 
     name: str
     total: int
     families: dict[str, int]
+    conflicts: int = 0
+    writes: int = 0
     is_run: bool = False
+
+    @property
+    def conflict_ratio(self) -> float:
+        return self.conflicts / self.writes if self.writes else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,102 +60,187 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contention:
-    """writes: changes that were accepted in the same window (capped: at least)."""
+class Heat:
+    """What was contested (conflicts and fenced calls) on a run, slot by slot."""
 
-    since: datetime
-    now: datetime
-    slot_seconds: int
-    total: int
-    families: dict[str, int]
-    slots: list[Slot]
-    codes: list[Row]
-    runs: list[Row]
-    workers: list[Row]
-    operations: list[Row]
-    newest: list[Refusal] = field(default_factory=list)
-    writes: int = 0
-    writes_capped: bool = False
+    run: str
+    cells: tuple[Figures, ...]
 
     @property
-    def capped(self) -> bool:
-        """Only the newest were counted."""
-        return self.total >= ROWS_READ_MAX
+    def total(self) -> int:
+        return sum(map(contested, self.cells))
 
 
-# Grouped by the database into slots of the chart; the names are few beside the rows.
-GROUPED = """
-SELECT floor(extract(epoch FROM newest.at - %(since)s::timestamptz) / %(slot)s)::int, newest.code,
-    newest.operation, coalesce(run.key, newest.unit, ''), run.key IS NOT NULL,
-    coalesce(newest.worker, newest.actor), count(*)
-FROM (SELECT * FROM agentstate_refusal WHERE at >= %(since)s AND at <= %(now)s
-    ORDER BY at DESC, id DESC LIMIT %(limit)s) AS newest
-LEFT JOIN agentstate_run AS run ON run.id = newest.run_id
-GROUP BY 1, 2, 3, 4, 5, 6
-"""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """since, until: whole slots, the running one included. columns: of the newest conflicts, of
+    which `columns_of` were read.
+    """
 
-# From the newest change backwards, as far as the window and the limit go.
-WRITES = """
-SELECT count(*) FROM (
-    SELECT at FROM agentstate_feed ORDER BY position DESC LIMIT %(limit)s) AS newest
-WHERE at >= %(since)s
-"""
+    since: datetime
+    until: datetime
+    now: datetime
+    slot: timedelta
+    total: Figures
+    families: dict[str, int]
+    slots: tuple[Slot, ...]
+    heat: tuple[Heat, ...]
+    codes: tuple[Row, ...]
+    runs: tuple[Row, ...]
+    workers: tuple[Row, ...]
+    operations: tuple[Row, ...]
+    columns: tuple[Row, ...]
+    columns_of: int
+    newest: tuple[Refusal, ...]
+
+    @property
+    def contested(self) -> int:
+        return contested(self.total)
 
 
-def read(*, now: datetime, window: timedelta, slots: int) -> Contention:
-    """Everything refused in the window, counted in `slots` columns."""
-    since, slot = now - window, window.total_seconds() / slots
-    facts: dict[str, Any] = {"since": since, "now": now, "slot": slot, "limit": ROWS_READ_MAX}
-    with connection.cursor() as cursor:
-        cursor.execute(GROUPED, facts)
-        groups = cursor.fetchall()
-        cursor.execute(WRITES, {"since": since, "limit": WRITES_MAX + 1})
-        writes = cursor.fetchone()[0]
-    by_slot: dict[int, Counter[str]] = defaultdict(Counter)
-    tables: dict[str, dict[tuple[str, bool], Counter[str]]] = {
-        name: defaultdict(Counter) for name in ("code", "operation", "run", "worker")
-    }
+def contested(figures: Figures) -> int:
+    return figures.conflicts + figures.fenced
+
+
+def read(*, now: datetime, window: timedelta, slot: timedelta) -> Contention:
+    """Everything of the window: a multiple of `slot`, which is whole minutes that make an hour."""
+    until = _floor(now, slot) + slot
+    since = until - window
+    asked: dict[str, Any] = {"since": since, "until": until}
+    by_code = rates.read(**asked, by=("outcome",), limit=GROUPS)
     families: Counter[str] = Counter()
-    for at, code, operation, thing, is_run, worker, count in groups:
-        family = family_of(code)
-        families[family] += count
-        by_slot[min(max(at, 0), slots - 1)][family] += count
-        tables["code"][code, False][family] += count
-        tables["operation"][operation, False][family] += count
-        tables["worker"][worker, False][family] += count
-        if thing:
-            tables["run"][thing, is_run][family] += count
+    for code, figures in _refused(by_code.groups):
+        families[family_of(code)] += figures.writes
+    columns, columns_of = _columns(since)
+    runs = _top("run", asked)
     return Contention(
         since=since,
+        until=until,
         now=now,
-        slot_seconds=int(slot),
-        total=sum(families.values()),
+        slot=slot,
+        total=by_code.total,
         families={family.name: families[family.name] for family in FAMILIES},
-        slots=[
-            Slot(
-                at=since + timedelta(seconds=slot * number),
-                total=sum(by_slot[number].values()),
-                families=dict(by_slot[number]),
-            )
-            for number in range(slots)
-        ],
-        codes=_top(tables["code"]),
-        runs=_top(tables["run"]),
-        workers=_top(tables["worker"]),
-        operations=_top(tables["operation"]),
-        newest=list(
+        slots=_slots(asked, slot),
+        heat=_heat(asked, slot, [row.name for row in runs if row.is_run]),
+        codes=_codes(by_code.groups),
+        runs=runs,
+        workers=_top("worker", asked),
+        operations=_top("operation", asked),
+        columns=columns,
+        columns_of=columns_of,
+        newest=tuple(
             Refusal.objects.select_related("run")
             .filter(at__gte=since)
             .order_by("-at", "-id")[:NEWEST]
         ),
-        writes=min(writes, WRITES_MAX),
-        writes_capped=writes > WRITES_MAX,
     )
 
 
-def _top(table: dict[tuple[str, bool], Counter[str]]) -> list[Row]:
+def _floor(at: datetime, slot: timedelta) -> datetime:
+    step = int(slot.total_seconds())
+    return datetime.fromtimestamp(int(at.timestamp()) // step * step, UTC)
+
+
+def _refused(groups: Sequence[Group]) -> Iterator[tuple[str, Figures]]:
+    for group in groups:
+        if group.keys["outcome"] not in (OK, FAILED):
+            yield group.keys["outcome"], group.figures
+
+
+def _codes(groups: Sequence[Group]) -> tuple[Row, ...]:
     rows = [
-        Row(name=name, total=sum(counts.values()), families=dict(counts), is_run=is_run)
-        for (name, is_run), counts in table.items()
+        Row(name=code, total=figures.writes, families={family_of(code): figures.writes})
+        for code, figures in _refused(groups)
     ]
-    return sorted(rows, key=lambda row: (-row.total, row.name))[:TOP]
+    return tuple(sorted(rows, key=lambda row: (-row.total, row.name))[:TOP])
+
+
+def _slots(asked: dict[str, Any], slot: timedelta) -> tuple[Slot, ...]:
+    found = rates.read(**asked, by=("minute", "outcome"), step=slot, limit=GROUPS)
+    counts: dict[datetime, Counter[str]] = {}
+    for group in found.groups:
+        if group.keys["outcome"] not in (OK, FAILED):
+            at = counts.setdefault(group.keys["minute"], Counter())
+            at[family_of(group.keys["outcome"])] += group.figures.writes
+    return tuple(
+        Slot(at=at, total=counts.get(at, Counter()).total(), families=dict(counts.get(at, {})))
+        for at in _starts(asked, slot)
+    )
+
+
+def _starts(asked: dict[str, Any], slot: timedelta) -> list[datetime]:
+    count = (asked["until"] - asked["since"]) // slot
+    return [asked["since"] + n * slot for n in range(count)]
+
+
+def _top(name: str, asked: dict[str, Any]) -> tuple[Row, ...]:
+    """The most contested ones of which anything was refused; of no run or worker: left out."""
+    found = rates.read(**asked, by=(name,), limit=TOP + 1)
+    rows = [_row(group.keys[name], group.figures, is_run=name == "run") for group in found.groups]
+    return tuple(row for row in rows if row.name and row.total)[:TOP]
+
+
+def _row(name: str | None, figures: Figures, *, is_run: bool) -> Row:
+    parts = {
+        "fenced": figures.fenced,
+        "conflict": figures.conflicts,
+        "other": figures.refused - contested(figures),
+    }
+    return Row(
+        name=name or "",
+        total=figures.refused,
+        families=parts,
+        conflicts=figures.conflicts,
+        writes=figures.writes,
+        is_run=is_run,
+    )
+
+
+def _heat(asked: dict[str, Any], slot: timedelta, runs: Sequence[str]) -> tuple[Heat, ...]:
+    if not runs:
+        return ()
+    by = ("run", "minute")
+    found = rates.read(**asked, by=by, runs=runs[:HEAT_RUNS], step=slot, limit=GROUPS)
+    cells = {(g.keys["run"], g.keys["minute"]): g.figures for g in found.groups}
+    starts, none = _starts(asked, slot), Figures()
+    heats = (
+        Heat(run=run, cells=tuple(cells.get((run, at), none) for at in starts))
+        for run in runs[:HEAT_RUNS]
+    )
+    return tuple(heat for heat in heats if heat.total)
+
+
+# The newest refusals of the window, whatever they are about; of these the conflicts.
+COLUMNS = """
+SELECT code, wanted FROM (
+    SELECT code, wanted FROM agentstate_refusal WHERE at >= %(since)s
+    ORDER BY at DESC, id DESC LIMIT %(limit)s) AS newest
+WHERE code = ANY(%(codes)s)
+"""
+
+
+def _columns(since: datetime) -> tuple[tuple[Row, ...], int]:
+    """What the newest conflicts were about, by the columns that they wanted to change."""
+    values: dict[str, Any] = {"since": since, "limit": REFUSALS_READ, "codes": sorted(CONFLICTS)}
+    counts: Counter[str] = Counter()
+    with connection.cursor() as cursor:
+        cursor.execute(COLUMNS, values)
+        found = cursor.fetchall()
+    for code, wanted in found:
+        counts.update(set(columns_of(code, json.loads(wanted))))
+    rows = (
+        Row(name=name, total=count, families={"conflict": count}, conflicts=count)
+        for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:TOP]
+    )
+    return tuple(rows), len(found)
+
+
+def columns_of(code: str, wanted: Any) -> list[str]:
+    """The columns that a refused command wanted to write, or what it expected of the run."""
+    told = wanted if isinstance(wanted, dict) else {}
+    if code == SeqConflict.code:
+        return [NUMBER_OF_EVENTS]
+    for name in ("columns", "expect"):
+        if told.get(name):
+            return [str(column) for column in told[name]]
+    return ["status"] if "to" in told else [WHOLE_RUN]

@@ -61,7 +61,7 @@ def _said(values: dict[str, Any], name: str) -> str:
 @register.filter
 def pieces(row: Row, rows: list[Row]) -> list[dict[str, Any]]:
     """A row's bar in parts by family, as long as its share of the longest."""
-    most = rows[0].total
+    most = max(row.total for row in rows)
     found: list[dict[str, Any]] = []
     x = 0.0
     for family in FAMILIES:
@@ -70,3 +70,9 @@ def pieces(row: Row, rows: list[Row]) -> list[dict[str, Any]]:
             found.append({"family": family.name, "x": round(x, 2), "width": width})
             x += width
     return found
+
+
+@register.filter
+def share(part: float | None) -> str:
+    """A part of one as percent with one decimal: `3.1 %`; an en dash for none."""
+    return NOTHING if part is None else f"{100 * part:.1f} %"
