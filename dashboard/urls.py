@@ -4,7 +4,17 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 from django.views.generic import RedirectView
 
-from dashboard.views import actions, budgets, contention, leases, runs, session, story, system
+from dashboard.views import (
+    actions,
+    budgets,
+    contention,
+    leases,
+    runs,
+    session,
+    story,
+    system,
+    workers,
+)
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="runs"), name="home"),
@@ -22,6 +32,8 @@ urlpatterns = [
     path("leases", leases.show, name="leases"),
     path("leases/<str:unit>", leases.show_unit, name="lease"),
     path("leases/<str:unit>/reclaim", leases.reclaim, name="reclaim"),
+    path("workers", workers.show, name="workers"),
+    path("workers/<str:name>/<str:action>", workers.act, name="worker-act"),
     path("contention", contention.show, name="contention"),
     path("budgets", budgets.show, name="budgets"),
     path("budgets/<str:name>", budgets.show_one, name="budget"),

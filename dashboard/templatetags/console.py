@@ -224,3 +224,14 @@ def spark_height(part: int, most: int) -> str:
 @register.filter
 def spark_y(part: int, most: int) -> str:
     return plain(SPARK_HEIGHT - float(spark_height(part, most)))
+
+
+@register.filter
+def skew(ms: int) -> str:
+    """How far a clock is off: `+120 ms`, `-3.4 s`, `+2h 5m`."""
+    sign = "+" if ms >= 0 else "-"
+    if abs(ms) < 1_000:
+        return f"{sign}{abs(ms)} ms"
+    if abs(ms) < 60_000:
+        return f"{sign}{abs(ms) / 1_000:.1f} s"
+    return sign + duration(abs(ms) / 1_000)
