@@ -78,8 +78,8 @@ LIVE_NEEDS_SENIOR = "the holder's lease is live, so it needs the role senior"
 def allowed_actions(access: Access, thing: Mapping[str, Any]) -> dict[str, Verdict]:
     """What this person may do to a thing now, by the name of the action.
 
-    thing: `kind` is run, unit, budget or worker. A run has `status`, `held` and `live`, a unit
-    `held` and `live`, a worker `draining`.
+    thing: `kind` is run, unit, budget, worker or alert. A run has `status`, `held` and `live`, a
+    unit `held` and `live`, a worker `draining`.
     """
     verdicts = _OF_KIND[thing["kind"]](access, thing)
     return {verdict.action: verdict for verdict in verdicts}
@@ -134,9 +134,14 @@ def _of_worker(access: Access, worker: Mapping[str, Any]) -> list[Verdict]:
     return [_with_scope(access, action, "operate", NEEDS_OPERATOR)]
 
 
+def _of_alert(access: Access, alert: Mapping[str, Any]) -> list[Verdict]:
+    return [_with_scope(access, "acknowledge", "operate", NEEDS_OPERATOR)]
+
+
 _OF_KIND: dict[str, Callable[[Access, Mapping[str, Any]], list[Verdict]]] = {
     "run": _of_run,
     "unit": _of_unit,
     "budget": _of_budget,
     "worker": _of_worker,
+    "alert": _of_alert,
 }

@@ -19,6 +19,7 @@ from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
 
 from agentstate.caching import copies
+from agentstate.store.alerts import count_firing
 from agentstate.store.callers import Circumstances
 from dashboard.access import Access, access_of
 from dashboard.queries.clock import database_now
@@ -56,6 +57,7 @@ PLACES = (
     ("Workers", "workers", "cpu-chip"),
     ("Contention", "contention", "bolt"),
     ("Budgets", "budgets", "wallet"),
+    ("Alerts", "alerts", "bell-alert"),
     ("Audit", "audit", "clipboard-document-list"),
     ("System", "system", "server-stack"),
 )
@@ -65,7 +67,7 @@ FIRST = ("runs", "leases", "workers", "contention")
 def places(request: ConsoleRequest) -> list[Place]:
     """The navigation as it stands on this page."""
     lapsed = copies.count("lapsed", fill=lambda: count_lapsed(database_now()), read=int)
-    badges = {"leases": f"{lapsed}" if lapsed < 100 else "99+"} if lapsed else {}
+    badges = {"leases": (lapsed, "lapsed"), "alerts": (count_firing(), "firing")}
     return [
         Place(
             label=label,
@@ -73,11 +75,15 @@ def places(request: ConsoleRequest) -> list[Place]:
             icon=icon,
             current=request.path.split("/")[1] == reverse(name)[1:],
             first=name in FIRST,
-            badge=badges.get(name, ""),
-            badge_title="lapsed",
+            badge=_badge(badges[name][0]) if name in badges else "",
+            badge_title=badges[name][1] if name in badges else "",
         )
         for label, name, icon in PLACES
     ]
+
+
+def _badge(count: int) -> str:
+    return (f"{count}" if count < 100 else "99+") if count else ""
 
 
 type View = Callable[..., HttpResponseBase]

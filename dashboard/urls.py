@@ -6,9 +6,11 @@ from django.views.generic import RedirectView
 
 from dashboard.views import (
     actions,
+    alerts,
     budgets,
     contention,
     leases,
+    receipts,
     runs,
     session,
     story,
@@ -40,6 +42,9 @@ urlpatterns = [
     path("budgets/<str:name>/cap", budgets.change_cap, name="budget-cap"),
     path("runs/<str:key>/budgets/<str:name>", budgets.show_one, name="run-budget"),
     path("runs/<str:key>/budgets/<str:name>/cap", budgets.change_cap, name="run-budget-cap"),
+    path("alerts", alerts.show, name="alerts"),
+    path("alerts/<str:rule>/acknowledge", alerts.acknowledge, name="acknowledge"),
+    path("receipts", receipts.show, name="receipts"),
     path("audit", actions.show, name="audit"),
     path("system", system.show, name="system"),
 ]

@@ -1,0 +1,131 @@
+"""Alerts as the page shows them: each rule, how it stands, its bounds in words, where to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+
+from agentstate.store import alerts
+from agentstate.store.alerting import Rule, Standing, State, told
+from agentstate.store.alerts import Change
+
+CHANGES = 50
+# Rule → the page that shows what it is about, with its query string.
+PLACES = {
+    "conflict-share": ("contention", {}),
+    "retries-per-success": ("contention", {}),
+    "fenced": ("contention", {}),
+    "slow-writes": ("contention", {}),
+    "lapsed-unclaimed": ("leases", {}),
+    "budget-nearly-used": ("budgets", {}),
+    "refused-charges": ("budgets", {}),
+    "overdue-runs": ("runs", {"q": "overdue:yes"}),
+    "silent-jobs": ("system", {}),
+    "key-expires": ("audit", {"text": "key."}),
+}
+NAMES = {
+    "contention": "Contention",
+    "leases": "Leases",
+    "budgets": "Budgets",
+    "runs": "Overdue runs",
+    "system": "System",
+    "audit": "Audit of keys",
+}
+# Facts that are lists of names, with what they name.
+NAMED = ("units", "budgets", "runs", "jobs", "name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A rule on the page. standing None: it was not judged yet. address: where to look."""
+
+    rule: Rule
+    standing: Standing | None
+    address: str
+    place: str
+
+    @property
+    def state(self) -> str:
+        return str(self.standing.state if self.standing else State.NO_DATA)
+
+    @property
+    def bounds(self) -> str:
+        """`warns from 80 %, alerts from 95 %`."""
+        word = "at" if self.rule.falling else "from"
+        parts = [
+            f"{verb} {word} {told(self.rule.unit, bound)}"
+            for verb, bound in (("warns", self.rule.warn), ("alerts", self.rule.alert))
+            if bound is not None
+        ]
+        return ", ".join(parts) + (" or less" if self.rule.falling else "")
+
+    @property
+    def value(self) -> str:
+        standing = self.standing
+        if standing is None or standing.value is None:
+            return ""
+        return told(self.rule.unit, standing.value)
+
+    @property
+    def names(self) -> list[str]:
+        """Whom it is about, as far as the figure names them."""
+        facts = self.standing.facts if self.standing else {}
+        found = [facts[name] for name in NAMED if facts.get(name)]
+        return [str(one) for f in found for one in (f if isinstance(f, list) else [f])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A change of state, with the title of its rule; a rule of an older release keeps its name."""
+
+    change: Change
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """firing: warn and alert. silent: nobody judges any more, so all of it is old."""
+
+    now: datetime
+    firing: list[Line]
+    quiet: list[Line]
+    checked_at: datetime | None
+    silent: bool
+    changes: list[Past]
+
+    @property
+    def unseen(self) -> int:
+        """How many fire that nobody has acknowledged."""
+        return sum(1 for line in self.firing if line.standing and not line.standing.acknowledged_at)
+
+
+def read() -> Board:
+    found = alerts.read()
+    lines = [read_line(rule, standing) for rule, standing in found.standings]
+    titles = {rule.name: rule.title for rule, _ in found.standings}
+    return Board(
+        now=found.now,
+        firing=[line for line in lines if line.standing and line.standing.firing],
+        quiet=[line for line in lines if not (line.standing and line.standing.firing)],
+        checked_at=found.checked_at,
+        silent=found.silent,
+        changes=[
+            Past(change=change, title=titles.get(change.rule, change.rule))
+            for change in alerts.changes(limit=CHANGES)
+        ],
+    )
+
+
+def read_line(rule: Rule, standing: Standing | None) -> Line:
+    name, query = PLACES[rule.name]
+    asked: dict[str, Any] = {"query": query} if query else {}
+    return Line(rule=rule, standing=standing, address=reverse(name, **asked), place=NAMES[name])
+
+
+def find(name: str) -> Line | None:
+    """One rule's line; None for one that there is not."""
+    board = alerts.read()
+    return next((read_line(r, s) for r, s in board.standings if r.name == name), None)

@@ -1,0 +1,139 @@
+"""Alerts on screen: what fires first, what to do next, who is at it, and silence that is shown."""
+
+from datetime import timedelta
+
+import pytest
+
+from agentstate.store import alerts
+from agentstate.store.alerting import RULES
+from agentstate.store.minutes import TALLY
+from dashboard.queries import alerts as queries
+from tests.dashboard.reading import Page
+from tests.store.asking import rows
+
+
+@pytest.fixture(autouse=True)
+def _nothing_counted_yet(db):
+    TALLY.forget()
+
+
+@pytest.fixture
+def firing(store, still_clock):
+    """A run is past its deadline, and somebody has looked."""
+    store.create("late", deadline_at=still_clock.now + timedelta(seconds=10))
+    still_clock.advance(seconds=70)
+    alerts.evaluate_all()
+
+
+def show(client):
+    return Page(client.get("/alerts"))
+
+
+def acknowledge(client, rule="overdue-runs", **fields):
+    asked = Page(client.get(f"/alerts/{rule}/acknowledge"))
+    form = {name: asked.field(name) for name in ("form_key", "seen_version")}
+    return client.post(f"/alerts/{rule}/acknowledge", form | {"reason": "asking"} | fields)
+
+
+def test_before_anybody_evaluates_it_says_so(viewer):
+    page = show(viewer)
+    assert "Nobody has evaluated yet." in page.text
+    assert page.rows("rule-") == list(RULES)
+    assert "Nothing fires" not in page.text
+
+
+def test_when_nothing_fires_it_says_when_it_was_checked(still_clock, viewer):
+    alerts.evaluate_all()
+    still_clock.advance(seconds=4)
+    page = show(viewer)
+    assert "Nothing fires. 10 rules, checked 4s ago." in page.text
+    assert "No write was counted in these 5 min" in page.text
+    assert "No alert has changed its state yet" in page.text
+
+
+def test_what_fires_has_its_value_bounds_age_and_next_step(firing, viewer):
+    page = show(viewer)
+    assert "Past their deadline and not ended: 1." in page.text
+    assert "It alerts from 1." in page.text
+    assert page.link(r"/runs\?q=overdue%3Ayes")
+    assert "late" in page.text
+    assert "overdue-runs" not in page.rows("rule-")
+    assert "ok → alert" in page.text or "no-data → alert" in page.text
+
+
+def badge(page):
+    found = [t for t in page.html.split("<li") if 'href="/alerts"' in t]
+    return "badge" in found[0]
+
+
+def test_the_badge_counts_what_nobody_is_at(firing, operator):
+    assert badge(show(operator))
+    answer = acknowledge(operator, reason="the owner is asked")
+    assert answer.url == "/alerts"
+    page = show(operator)
+    assert not badge(page)
+    assert "Acknowledged by ana" in page.text
+    assert "“the owner is asked”" in page.text
+    assert rows("SELECT actor, action, object FROM agentstate_operatoraction") == [
+        ("person:ana", "alert.acknowledged", "overdue-runs")
+    ]
+    assert "the owner is asked" in Page(operator.get("/audit")).text
+
+
+def test_silence_is_told_and_the_old_state_stays(firing, still_clock, viewer):
+    still_clock.advance(minutes=10)
+    text = show(viewer).text
+    assert "Nobody has evaluated for 10m : what stands here is old." in text
+    assert "Past their deadline and not ended: 1." in text
+
+
+def test_the_same_form_sent_twice_acts_once(firing, operator):
+    asked = Page(operator.get("/alerts/overdue-runs/acknowledge"))
+    form = {"reason": "asking"} | {n: asked.field(n) for n in ("form_key", "seen_version")}
+    for _ in range(2):
+        assert operator.post("/alerts/overdue-runs/acknowledge", form).url == "/alerts"
+    assert rows("SELECT count(*) FROM agentstate_operatoraction") == [(1,)]
+
+
+def test_it_needs_a_reason_and_what_was_seen(firing, operator):
+    for wrong in ({"reason": "  "}, {"reason": "x" * 501}, {"seen_version": ""}):
+        assert acknowledge(operator, **wrong).status_code == 422
+    assert rows("SELECT count(*) FROM agentstate_operatoraction") == [(0,)]
+
+
+def test_one_that_has_changed_meanwhile_is_not_acknowledged(firing, still_clock, store, operator):
+    asked = Page(operator.get("/alerts/overdue-runs/acknowledge"))
+    store.move("late", "cancelled")
+    still_clock.advance(minutes=2)
+    alerts.evaluate_all()
+    form = {"reason": "asking"} | {n: asked.field(n) for n in ("form_key", "seen_version")}
+    page = Page(operator.post("/alerts/overdue-runs/acknowledge", form))
+    assert page.status == 409
+    assert "Nothing was done: the version has moved." in page.text
+    assert "It does not fire: there is nothing to acknowledge." in page.text
+
+
+def test_a_viewer_may_look_and_not_acknowledge(firing, viewer):
+    assert "Acknowledging needs the role operator" in show(viewer).text
+    page = Page(viewer.get("/alerts/overdue-runs/acknowledge"))
+    assert "You cannot acknowledge it: it needs the role operator." in page.text
+    forged = {"seen_version": "1", "reason": "x", "form_key": "a" * 32}
+    assert viewer.post("/alerts/overdue-runs/acknowledge", forged).status_code == 403
+
+
+def test_an_unknown_rule_is_a_404(operator):
+    assert operator.get("/alerts/none/acknowledge").status_code == 404
+    assert operator.get("/alerts/%00/acknowledge").status_code == 404
+    assert operator.delete("/alerts/overdue-runs/acknowledge").status_code == 405
+
+
+def test_every_rule_leads_somewhere(db):
+    assert set(queries.PLACES) == set(RULES)
+    assert {name for name, _ in queries.PLACES.values()} == set(queries.NAMES)
+
+
+def test_bounds_are_said_in_words():
+    words = {name: queries.read_line(rule, None).bounds for name, rule in RULES.items()}
+    assert words["budget-nearly-used"] == "warns from 80 %, alerts from 95 %"
+    assert words["overdue-runs"] == "alerts from 1"
+    assert words["key-expires"] == "warns at 168 h, alerts at 24 h or less"
