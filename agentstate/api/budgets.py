@@ -5,6 +5,7 @@ Both kinds have the same calls; a run's are fenced like every write to it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -33,6 +34,7 @@ from agentstate.api.replies import (
     hold_members,
     reply,
     reply_result,
+    slot_members,
     told,
 )
 from agentstate.store import reads
@@ -45,6 +47,7 @@ from agentstate.store.commands import (
     ReleaseReservation,
     Reserve,
     Spend,
+    SplitBudget,
 )
 from agentstate.store.errors import (
     AlreadyTerminal,
@@ -53,6 +56,7 @@ from agentstate.store.errors import (
     EventIdReuse,
     Exists,
     FenceRequired,
+    Invalid,
     NotFound,
     ReservationSettled,
     RunExpired,
@@ -64,7 +68,7 @@ from agentstate.store.errors import (
 UNKNOWN = (NotFound, RunExpired)
 FENCED = (StaleFence, FenceRequired, AlreadyTerminal)
 KEYED = (IDEMPOTENCY_KEY, ATTEMPT)
-# A shared budget has no holder, and its version guards its cap alone.
+# A shared budget has no holder, and its version guards its cap and slots alone.
 UNUSED = ("If-Match", "Agentstate-Fence")
 
 router = Router(tags=["budgets"])
@@ -86,6 +90,18 @@ class ReservationsWanted(BaseModel):
     limit: fields.RowsLimit = 100
 
 
+class SharedEntriesWanted(EntriesWanted):
+    """Which lines: after a cursor, or of a budget that is not split, with numbers above `after`."""
+
+    cursor: fields.CursorText | None = None
+
+
+class SharedReservationsWanted(ReservationsWanted):
+    """Which reservations: after a cursor, or as `after` says of a budget that is not split."""
+
+    cursor: fields.CursorText | None = None
+
+
 class SharedWanted(BaseModel):
     """Which page of the shared budgets."""
 
@@ -99,8 +115,11 @@ def _ask(request: WorkerRequest, command: Command[Any], *, status: int = 200) ->
     return reply_result(done, status=status, etag=budget_etag(done.version))
 
 
-def _opened(request: WorkerRequest, run: str | None, ask: schemas.BudgetAsked) -> HttpResponse:
-    command = CreateBudget(run=run, budget=new_budget(ask), fence=fence(request))
+def _opened(
+    request: WorkerRequest, run: str | None, ask: schemas.BudgetAsked, *, slots: int = 1
+) -> HttpResponse:
+    budget = replace(new_budget(ask), slots=slots)
+    command = CreateBudget(run=run, budget=budget, fence=fence(request))
     made = store.execute(command, by=request.caller, under=circumstances(request))
     return reply(
         told(made) | {"parent": ask.parent},
@@ -112,18 +131,23 @@ def _opened(request: WorkerRequest, run: str | None, ask: schemas.BudgetAsked) -
 
 def _told(run: str | None, name: str) -> HttpResponse:
     view = reads.budget(run_key=run, name=name)
-    return reply(budget_members(view), etag=budget_etag(view.budget.version))
+    members = budget_members(view) | slot_members(view)
+    return reply(members, etag=budget_etag(view.budget.version))
 
 
 def _capped(
-    request: WorkerRequest, run: str | None, name: str, ask: schemas.CapAsked
+    request: WorkerRequest, run: str | None, name: str, *, cap: int, reason: str
 ) -> HttpResponse:
     check_unused(request, "Agentstate-Fence")
     if_match = version_to_match(request, letter="b")
-    return _ask(
-        request,
-        ChangeCap(run=run, budget=name, cap=ask.cap, reason=ask.reason, if_match=if_match),
-    )
+    command = ChangeCap(run=run, budget=name, cap=cap, reason=reason, if_match=if_match)
+    return _ask(request, command)
+
+
+def _split(request: WorkerRequest, name: str, *, slots: int, reason: str) -> HttpResponse:
+    check_unused(request, "Agentstate-Fence")
+    if_match = version_to_match(request, letter="b")
+    return _ask(request, SplitBudget(budget=name, slots=slots, reason=reason, if_match=if_match))
 
 
 def _charged(
@@ -160,14 +184,14 @@ def _released(request: WorkerRequest, run: str | None, name: str, id: str) -> Ht
     return _ask(request, ReleaseReservation(run=run, budget=name, id=id, fence=fence(request)))
 
 
-def _reservations(run: str | None, name: str, wanted: ReservationsWanted) -> HttpResponse:
+def _reservations(run: str, name: str, wanted: ReservationsWanted) -> HttpResponse:
     views, now = reads.reservations(
         run_key=run, name=name, state=wanted.state, after=wanted.after, limit=wanted.limit
     )
     return reply({"items": [hold_members(view, now) for view in views], "as_of": now})
 
 
-def _ledger(run: str | None, name: str, wanted: EntriesWanted) -> HttpResponse:
+def _ledger(run: str, name: str, wanted: EntriesWanted) -> HttpResponse:
     found = reads.ledger(run_key=run, name=name, after=wanted.after, limit=wanted.limit)
     return reply({"items": [entry_members(entry) for entry in found]})
 
@@ -243,7 +267,7 @@ def change_cap(
     request: WorkerRequest, key: fields.RunKey, name: fields.BudgetName, ask: Sent[schemas.CapAsked]
 ) -> HttpResponse:
     """Set the cap, under If-Match if somebody else might. Not below what is used: 409."""
-    return _capped(request, key, name, ask)
+    return _capped(request, key, name, cap=ask.cap, reason=ask.reason)
 
 
 @router.post(
@@ -426,13 +450,16 @@ def list_ledger(
         headers=KEYED,
     ),
 )
-def create_shared_budget(request: WorkerRequest, ask: Sent[schemas.BudgetAsked]) -> HttpResponse:
+def create_shared_budget(
+    request: WorkerRequest, ask: Sent[schemas.SharedBudgetAsked]
+) -> HttpResponse:
     """Open a budget that many runs share: their own name it as `parent`.
 
-    One under another is charged with it; a charge is admitted by every level, or by none.
+    One under another is charged with it; a charge is admitted by every level, or by none. A hot
+    one can be split: each of its `slots` takes charges of its own, and none beyond the cap.
     """
     check_unused(request, *UNUSED)
-    return _opened(request, None, ask)
+    return _opened(request, None, ask, slots=ask.slots)
 
 
 @shared.get("", **contract("list_shared_budgets", answers=schemas.SharedBudgetsTold, access=READ))
@@ -467,7 +494,7 @@ def read_shared_budget(request: WorkerRequest, name: fields.BudgetName) -> HttpR
 @shared.patch(
     "/{name}",
     **contract(
-        "change_shared_cap",
+        "change_shared_budget",
         answers=schemas.BudgetStateTold,
         access=OVERRIDE,
         refuses=(
@@ -479,11 +506,18 @@ def read_shared_budget(request: WorkerRequest, name: fields.BudgetName) -> HttpR
         headers=(*KEYED, IF_MATCH_BUDGET),
     ),
 )
-def change_shared_cap(
-    request: WorkerRequest, name: fields.BudgetName, ask: Sent[schemas.CapAsked]
+def change_shared_budget(
+    request: WorkerRequest, name: fields.BudgetName, ask: Sent[schemas.SharedChangeAsked]
 ) -> HttpResponse:
-    """Set the cap, under If-Match if somebody else might. Not below what is used: 409."""
-    return _capped(request, None, name, ask)
+    """Set the cap or the number of slots, under If-Match if somebody else might.
+
+    The cap not below what is used: 409. Slots are never taken away, for holds remember theirs.
+    """
+    if ask.cap is not None and ask.slots is None:
+        return _capped(request, None, name, cap=ask.cap, reason=ask.reason)
+    if ask.slots is not None and ask.cap is None:
+        return _split(request, name, slots=ask.slots, reason=ask.reason)
+    raise Invalid("cap", "one of cap and slots")
 
 
 @shared.post(
@@ -597,29 +631,61 @@ def release_shared_reservation(
     "/{name}/reservations",
     **contract(
         "list_shared_reservations",
-        answers=schemas.ReservationsTold,
+        answers=schemas.SharedReservationsTold,
         access=READ,
         refuses=(NotFound,),
     ),
 )
 def list_shared_reservations(
-    request: WorkerRequest, name: fields.BudgetName, wanted: Query[ReservationsWanted]
+    request: WorkerRequest, name: fields.BudgetName, wanted: Query[SharedReservationsWanted]
 ) -> HttpResponse:
-    """What was reserved, in the order of the ledger; go on with `after` = the last `n`."""
-    return _reservations(None, name, wanted)
+    """What was reserved of it itself, as it was made; `next` is where to go on."""
+    of = {"list": "reservations", "budget": name, "state": wanted.state}
+    place = _place(name, wanted.after, wanted.cursor, of)
+    page = reads.shared_reservations(name=name, state=wanted.state, place=place, limit=wanted.limit)
+    return reply(
+        {
+            "items": [hold_members(view, page.now) for view in page.items],
+            "next": write_cursor(page.next, of=of),
+            "as_of": page.now,
+        }
+    )
 
 
 @shared.get(
     "/{name}/ledger",
     **contract(
         "list_shared_ledger",
-        answers=schemas.LedgerTold,
+        answers=schemas.SharedLedgerTold,
         access=READ,
         refuses=(NotFound,),
     ),
 )
 def list_shared_ledger(
-    request: WorkerRequest, name: fields.BudgetName, wanted: Query[EntriesWanted]
+    request: WorkerRequest, name: fields.BudgetName, wanted: Query[SharedEntriesWanted]
 ) -> HttpResponse:
-    """Everything that ever counted against a budget, in order; spent is always the sum."""
-    return _ledger(None, name, wanted)
+    """Everything that ever counted against a budget; spent is always the sum.
+
+    A split one has a ledger for each slot: they come by time, each line with its `slot` and its
+    number `n` there. `next` is where to go on, and misses none that is written meanwhile.
+    """
+    of = {"list": "ledger", "budget": name}
+    place = _place(name, wanted.after, wanted.cursor, of)
+    page = reads.shared_ledger(name=name, place=place, limit=wanted.limit)
+    return reply(
+        {
+            "items": [entry_members(entry) for entry in page.items],
+            "next": write_cursor(page.next, of=of),
+        }
+    )
+
+
+def _place(name: str, after: int, cursor: str | None, of: dict[str, Any]) -> reads.Place | None:
+    """Where to go on. A number means one ledger: a split budget has several. Raises Invalid."""
+    if cursor is not None:
+        return read_cursor(cursor, of=of)
+    if after == 0:
+        return None
+    if reads.budget(run_key=None, name=name).slots:
+        raise Invalid("after", "of a split budget, `cursor` in its place")
+    return reads.Place(key=(after,))

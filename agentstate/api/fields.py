@@ -175,6 +175,7 @@ Amount = Annotated[
 ]
 Cap = Annotated[int, rule(names.check_amount), whole(0, names.AMOUNT_MAX)]
 Used = Annotated[int, rule(names.check_amount), whole(0, names.AMOUNT_MAX)]
+BudgetSlots = Annotated[int, _between(1, names.SLOTS_MAX), whole(1, names.SLOTS_MAX)]
 Slots = Annotated[int, _between(0, SLOTS_MAX), whole(0, SLOTS_MAX)]
 RunVersion = Annotated[int, _between(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
 RetainSeconds = Annotated[int, _between(0, RETAIN_SECONDS_MAX), whole(0, RETAIN_SECONDS_MAX)]

@@ -172,6 +172,19 @@ def budget_members(view: BudgetView) -> dict[str, Any]:
     return {**view.budget.facts(), "parent": view.parent}
 
 
+def slot_members(view: BudgetView) -> dict[str, Any]:
+    """The slots of a split budget; nothing of one that is not split."""
+    slots = [{name: getattr(s, name) for name in _SLOT} for s in view.slots]
+    return {"slots": slots} if slots else {}
+
+
+_SLOT = ("slot", "cap", "spent", "reserved")
+
+
+def _numbered(slot: int | None) -> dict[str, int]:
+    return {} if slot is None else {"slot": slot}
+
+
 def hold_members(view: HoldView, now: datetime) -> dict[str, Any]:
     """A reservation as of `now`, the database's clock."""
     hold = view.hold
@@ -189,6 +202,7 @@ def hold_members(view: HoldView, now: datetime) -> dict[str, Any]:
         "expires_in_ms": left_ms if hold.state == "held" else None,
         "created_at": hold.created_at,
         "settled_at": hold.settled_at,
+        **_numbered(view.slot),
     }
 
 
@@ -209,6 +223,7 @@ def entry_members(view: EntryView) -> dict[str, Any]:
         "actor": entry.actor,
         "request_id": entry.request_id,
         "at": entry.at,
+        **_numbered(view.slot),
     }
 
 

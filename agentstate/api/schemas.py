@@ -45,6 +45,12 @@ class BudgetAsked(Asked):
     parent: fields.BudgetName | None = None
 
 
+class SharedBudgetAsked(BudgetAsked):
+    """slots: how many rows take its charges; more than one only without a parent."""
+
+    slots: fields.BudgetSlots = 1
+
+
 class CreateAsked(Asked):
     """A run to be made, with its budgets and first events, in one transaction."""
 
@@ -132,8 +138,20 @@ class SignalAsked(Asked):
     reason: fields.Reason
 
 
+class SlotTold(Told):
+    """A slot of a split budget: what it may admit of the whole, and what it has."""
+
+    slot: int
+    cap: int
+    spent: int
+    reserved: int
+
+
 class BudgetTold(Told):
-    """A budget. Amounts are whole numbers of its unit; version is the one for If-Match."""
+    """A budget. Amounts are whole numbers of its unit; version is the one for If-Match.
+
+    Of a split budget the figures are those of the whole; slots: of one that is read by itself.
+    """
 
     budget: str
     unit: str
@@ -144,6 +162,7 @@ class BudgetTold(Told):
     version: int
     overdrawn: bool
     parent: str | None = None
+    slots: list[SlotTold] | None = None
 
 
 class LeaseTold(Told):
@@ -285,9 +304,14 @@ class ItemsTold(Told):
 
 
 class SpentTold(BudgetTold):
-    """The run's budget after the charge. entry: the number of its line in the ledger."""
+    """The budget after the charge. entry: the number of its line in the ledger.
+
+    Of a split budget the figures of other slots are as last committed; slot: in whose ledger the
+    line is.
+    """
 
     entry: int
+    slot: int | None = None
     at: fields.Moment
 
 
@@ -535,6 +559,14 @@ class CapAsked(Asked):
     reason: fields.Reason
 
 
+class SharedChangeAsked(Asked):
+    """What changes of a shared budget: its cap, or how many slots it has, one of the two."""
+
+    cap: fields.Cap | None = None
+    slots: fields.BudgetSlots | None = Field(None, description="as many as now, or more")
+    reason: fields.Reason
+
+
 class ReserveAsked(Asked):
     amount: fields.Amount
     id: fields.ReservationId
@@ -617,11 +649,16 @@ class ReservationTold(Told):
     expires_in_ms: int | None
     created_at: fields.Moment
     settled_at: fields.Moment | None
+    slot: int | None = Field(None, description="of a split budget: by whose ledger it was made")
 
 
 class ReservationsTold(Told):
     items: list[ReservationTold]
     as_of: fields.Moment
+
+
+class SharedReservationsTold(ReservationsTold):
+    next: str | None
 
 
 class EntryTold(Told):
@@ -641,10 +678,15 @@ class EntryTold(Told):
     actor: str
     request_id: str | None
     at: fields.Moment
+    slot: int | None = Field(None, description="of a split budget: in whose ledger it is")
 
 
 class LedgerTold(Told):
     items: list[EntryTold]
+
+
+class SharedLedgerTold(LedgerTold):
+    next: str | None
 
 
 # --- many at once --------------------------------------------------------------------------------

@@ -69,6 +69,23 @@ FROM agentstate_budget b LEFT JOIN agentstate_run r ON r.id = b.run_id
 WHERE b.spent + b.reserved > b.cap AND NOT b.overdrawn
     AND (%(run)s::text IS NULL OR r.key = %(run)s)
 """
+# A split budget: what it has used itself and the caps of its slots are its cap, never more; when
+# more is used than that, no slot has room and every row says so.
+_SLOTS = """
+SELECT b.name, 'caps of ' || greatest(b.cap, b.spent + b.reserved + s.used) || ' in ' || b.slots
+        || ' slots, overdrawn in all or none',
+    'caps of ' || b.spent + b.reserved + s.cap || ' in ' || s.slots || ' slots, overdrawn in '
+        || s.flagged
+FROM agentstate_budget b CROSS JOIN LATERAL (
+    SELECT count(*) AS slots, coalesce(sum(cap), 0) AS cap, coalesce(sum(spent + reserved), 0)
+        AS used, count(*) FILTER (WHERE overdrawn) AS flagged
+    FROM agentstate_budget WHERE slot_of_id = b.id
+) s
+WHERE %(run)s::text IS NULL AND (b.slots > 1 OR s.slots > 0) AND (s.slots <> b.slots
+    OR b.spent + b.reserved + s.cap <> greatest(b.cap, b.spent + b.reserved + s.used)
+    OR b.overdrawn <> (b.spent + b.reserved + s.used > b.cap)
+    OR s.flagged <> CASE WHEN b.overdrawn THEN s.slots ELSE 0 END)
+"""
 _TERMS = """
 SELECT a.unit, 'terms that do not overlap', 'tokens ' || a.token || ' and ' || b.token
 FROM agentstate_leaseterm a JOIN agentstate_leaseterm b
@@ -123,6 +140,7 @@ CHECKS: dict[str, str] = {
     "version of the last event": _VERSIONS,
     "spent is the sum of the ledger": _LEDGERS,
     "within the cap, or flagged": _CAPS,
+    "caps of the slots add up": _SLOTS,
     "terms never overlap": _TERMS,
     "tokens only grow": _TOKENS,
     "nothing from an overtaken worker": _FENCES,
@@ -206,16 +224,28 @@ def _head(rows: Sequence[Sequence[Any]]) -> list[Difference]:
     return found
 
 
+# A split budget as a whole; the line is the first of any of its ledgers that was over the cap.
+_OVERDRAFTS = """
+SELECT coalesce(r.key || '/', '') || b.name, b.cap, b.used, e.n, e.actor
+FROM (
+    SELECT coalesce(slot_of_id, id) AS id, array_agg(id) AS ledgers,
+        sum(spent + reserved)::bigint AS used,
+        max(cap) FILTER (WHERE slot_of_id IS NULL) AS cap,
+        max(name) FILTER (WHERE slot_of_id IS NULL) AS name
+    FROM agentstate_budget GROUP BY 1
+) b JOIN agentstate_budget own ON own.id = b.id LEFT JOIN agentstate_run r ON r.id = own.run_id
+LEFT JOIN LATERAL (
+    SELECT n, actor FROM agentstate_budgetentry
+    WHERE budget_id = ANY(b.ledgers) AND overdrawn ORDER BY at, n LIMIT 1
+) e ON true
+WHERE b.used > b.cap ORDER BY 1
+"""
+
+
 def overdrafts() -> list[Overdraft]:
     """Budgets that are over their cap because more was really used than was held."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT coalesce(r.key || '/', '') || b.name, b.cap, b.spent + b.reserved, e.n, e.actor"
-            " FROM agentstate_budget b LEFT JOIN agentstate_run r ON r.id = b.run_id"
-            " LEFT JOIN LATERAL (SELECT n, actor FROM agentstate_budgetentry e"
-            "   WHERE e.budget_id = b.id AND e.overdrawn ORDER BY n LIMIT 1) e ON true"
-            " WHERE b.spent + b.reserved > b.cap ORDER BY 1"
-        )
+        cursor.execute(_OVERDRAFTS)
         return [
             Overdraft(budget=budget, cap=cap, used=used, entry=entry, actor=actor)
             for budget, cap, used, entry, actor in cursor.fetchall()

@@ -90,12 +90,16 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBudget:
-    """A cap to begin with, in whole `unit`s; parent: a shared budget that is charged as well."""
+    """A cap to begin with, in whole `unit`s; parent: a shared budget that is charged as well.
+
+    slots: how many rows take its charges; more than one only of a shared budget without a parent.
+    """
 
     name: str
     cap: int
     unit: str = "tokens"
     parent: str | None = None
+    slots: int = 1
 
     def __post_init__(self) -> None:
         names.check_budget_name("budgets[].name", self.name)
@@ -103,6 +107,9 @@ class NewBudget:
         names.check_amount("budgets[].cap", self.cap)
         if self.parent is not None:
             names.check_budget_name("budgets[].parent", self.parent)
+        names.check_whole("slots", self.slots, at_least=1, at_most=names.SLOTS_MAX)
+        if self.slots > 1 and self.parent is not None:
+            raise Invalid("slots", "only a budget without a parent can be split")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +180,15 @@ class CreateRun(Command[RunCreated]):
             raise Invalid("budgets", "each name once")
         if len(self.budgets) > BUDGETS_PER_RUN:
             raise Invalid("budgets", f"at most {BUDGETS_PER_RUN}")
+        _check_unsplit(*self.budgets)
         _check_retain(self.retain_seconds)
         _check_fence(self.fence)
         _check_events(self.events, at_least=0)
+
+
+def _check_unsplit(*budgets: NewBudget) -> None:
+    if any(budget.slots > 1 for budget in budgets):
+        raise Invalid("slots", "only a shared budget can be split")
 
 
 def _check_retain(seconds: int | None) -> None:
@@ -193,7 +206,11 @@ def _check_events(events: tuple[NewEvent, ...], *, at_least: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent(Result):
-    """The run's budget after the charge; version is the budget's."""
+    """The budget after the charge; version is the budget's. entry: the line of its ledger.
+
+    Of a split budget the figures are those of the whole, the other slots' as last committed; slot:
+    in whose ledger the line is.
+    """
 
     budget: str
     unit: str
@@ -205,6 +222,7 @@ class Spent(Result):
     overdrawn: bool
     entry: int
     at: datetime
+    slot: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -878,7 +896,19 @@ class ReleaseReservation(Command[Settled]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotState:
+    """A slot of a split budget: what it may admit of the whole, and what it has."""
+
+    slot: int
+    cap: int
+    spent: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState(Result):
+    """slots: of a split budget; else None."""
+
     budget: str
     unit: str
     cap: int
@@ -888,6 +918,7 @@ class BudgetState(Result):
     version: int
     overdrawn: bool
     at: datetime
+    slots: tuple[SlotState, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -906,6 +937,8 @@ class CreateBudget(Command[BudgetState]):
         _check_run_of_budget(self.run, self.fence)
         if self.run is None and self.budget.parent == self.budget.name:
             raise Invalid("parent", "another budget")
+        if self.run is not None:
+            _check_unsplit(self.budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -925,6 +958,27 @@ class ChangeCap(Command[BudgetState]):
         _check_run_of_budget(self.run, None)
         names.check_budget_name("budget", self.budget)
         names.check_amount("cap", self.cap)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+        _check_version("If-Match", self.if_match)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBudget(Command[BudgetState]):
+    """Have a shared budget's charges taken by so many slots, guarded by its version.
+
+    Only more than it has: a slot is never taken away, for holds remember theirs. As many as it has
+    changes nothing. Needs override. Refuses NotFound, VersionConflict, Invalid, NotAllowed.
+    Why: docs/decisions/0010-budget-slots.md.
+    """
+
+    budget: str
+    slots: int
+    reason: str
+    if_match: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("budget", self.budget)
+        names.check_whole("slots", self.slots, at_least=1, at_most=names.SLOTS_MAX)
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
         _check_version("If-Match", self.if_match)
 

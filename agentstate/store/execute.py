@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
+from uuid import UUID
 
 import psycopg
 from django.conf import settings
 from django.db import Error as DatabaseFailure
 from django.db import connection, transaction
 
-from agentstate.store import answers, feed, listeners, minutes, partitions
+from agentstate.store import answers, feed, listeners, minutes, partitions, splits
 from agentstate.store import rowsql as sql
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
@@ -59,9 +60,11 @@ from agentstate.store.hot import HOT
 from agentstate.store.ids import uuid7
 from agentstate.store.lanes import Lane
 from agentstate.store.plan import Plan, plan
-from agentstate.store.rows import EventRow, run_key_of, unit_of
+from agentstate.store.rows import BudgetRow, EventRow, run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
+from agentstate.store.rules.slots import NeedsWhole
+from agentstate.store.splits import LockedBudgets
 
 # A lock that is not had in time is a 503. A batch waits only briefly: one locked run must not hold
 # up the others, so each command is then done by itself.
@@ -132,8 +135,10 @@ def _afterwards() -> None:
 
 def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome] | None:
     """Try a few times; None when the database rolled it back each time."""
-    for attempt in range(tries):
-        batch, began = _Batch(asks, lock_timeout), time.monotonic()
+    whole: frozenset[UUID] = frozenset()
+    attempt = 0
+    while attempt < tries:
+        batch, began = _Batch(asks, lock_timeout, whole), time.monotonic()
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 batch.run(cursor)
@@ -148,6 +153,11 @@ def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome]
                 # Whoever keeps the lock will do so again; threads are few, and others need them.
                 return None
             _back_off(attempt)
+            attempt += 1
+        except NeedsWhole as need:
+            # Nothing was written. Once for each budget is how it goes; more is a try.
+            attempt += need.budget_id in whole
+            whole |= {need.budget_id}
     return None
 
 
@@ -254,8 +264,10 @@ class _Item:
 class _Batch:
     """The commands of one transaction. `decided` turns true when only COMMIT is left."""
 
-    def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
-        self.asks, self.lock_timeout = asks, lock_timeout
+    def __init__(
+        self, asks: Sequence[Ask], lock_timeout: str, whole: frozenset[UUID] = frozenset()
+    ) -> None:
+        self.asks, self.lock_timeout, self.whole = asks, lock_timeout, whole
         self.items = [_Item(ask, plan(ask.command)) for ask in asks]
         self.decided = False
         self.xact_id = ""
@@ -388,22 +400,20 @@ class _Batch:
             else []
         )
         ids = {run.key: run.id for run in runs}
-        dead = self._choose_dead_holds(cursor, items)
-        budgets = self._lock_budgets(cursor, parts, ids)
-        if dead:
-            wanted_ids = sorted({budget_id for budget_id, _ in dead})
-            budgets += _rows(cursor, sql.LOCK_BUDGETS_BY_ID, [wanted_ids], sql.read_budget)
-        dead += self._dead_holds_in_the_way(cursor, parts, budgets)
+        budgets = self._lock_budgets(cursor, items, parts, ids)
+        self._find_dead_holds_in_the_way(cursor, parts, budgets)
         consumers = sorted({part.consumer for part in parts if part.consumer})
         if consumers:
             cursor.execute(sql.LOCK_CONSUMERS, [consumers])
         alerts = self._lock_alerts(cursor, parts)
+        splits.try_ids(cursor, parts, budgets)
         draft = Draft(self._look(cursor, parts, leases, runs, budgets))
         draft.facts.alerts = alerts
-        self._look_at_holds(cursor, draft.facts, parts, ids, budgets, dead)
+        self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
-        draft.budgets.update({row.id: row for row in budgets})
+        draft.budgets.update({row.id: row for row in (*budgets.roots, *budgets.rows)})
+        draft.splits.update(budgets.splits)
         return draft
 
     def _lock_alerts(self, cursor: Any, parts: Sequence[Plan]) -> dict[str, tuple[str, int]]:
@@ -447,56 +457,29 @@ class _Batch:
             item.plan = replace(item.plan, parts=tuple(ends))
         return _rows(cursor, sql.LOCK_UNITS, [sorted(item.units)], sql.read_lease)
 
-    def _choose_dead_holds(self, cursor: Any, items: Sequence[_Item]) -> list[tuple[Any, str]]:
-        """The sweep's choice; whether they are dead all the same is decided under the lock."""
-        limit = sum(i.ask.command.limit for i in items if isinstance(i.ask.command, DropDeadHolds))
-        if not limit:
-            return []
-        cursor.execute(sql.DEAD_HOLDS, [limit])
-        return [(budget_id, reservation_id) for budget_id, reservation_id in cursor.fetchall()]
-
-    def _dead_holds_in_the_way(
-        self, cursor: Any, parts: Sequence[Plan], budgets: list[Any]
-    ) -> list[tuple[Any, str]]:
-        """Dead holds under budgets that would else refuse a charge; adds the budgets it locks."""
-        charging = sum(part.charging for part in parts)
-        full = [b.id for b in budgets if b.reserved and b.reserved + b.spent + charging > b.cap]
-        if not charging or not full:
-            return []
-        cursor.execute(sql.DEAD_HOLDS_BELOW, [full, DEAD_HOLDS_PER_CHARGE])
-        dead = list(cursor.fetchall())
-        known = {budget.id for budget in budgets}
-        more = sorted({budget_id for budget_id, _ in dead} - known)
-        if more:
-            at_hand = _rows(cursor, sql.LOCK_BUDGETS_AT_HAND, [more], sql.read_budget)
-            budgets += [budget for budget in at_hand if budget.id not in known]
-        self.frees_holds = bool(dead)
-        return dead
-
-    def _look_at_holds(
+    def _lock_budgets(
         self,
         cursor: Any,
-        facts: Facts,
+        items: Sequence[_Item],
         parts: Sequence[Plan],
         ids: dict[str, Any],
-        budgets: Sequence[Any],
-        dead: Sequence[tuple[Any, str]],
-    ) -> None:
-        asked = {(b.id, hold) for part in parts for hold in part.holds for b in budgets}
-        asked |= set(dead)
-        found: list[Any] = []
-        if asked:
-            wanted = [{"budget_id": b, "reservation_id": r} for b, r in sorted(asked)]
-            found = _rows(cursor, sql.HOLDS, [sql.records(wanted)], sql.read_hold)
-        ending = sorted({ids[p.run] for p in parts if p.all_holds and p.run in ids})
-        if ending and any(budget.reserved for budget in budgets):
-            found += _rows(cursor, sql.HOLDS_OF_RUNS, [ending], sql.read_hold)
-        facts.holds = {(hold.budget_id, hold.reservation_id): hold for hold in found}
-        if dead and found:
-            run_ids = sorted({hold.run_id for hold in found if hold.run_id})
-            facts.holders = _rows(cursor, sql.HOLDERS, [run_ids], sql.read_run)
+    ) -> LockedBudgets:
+        """Trees root to leaf, then slots: what a command names, and what the sweep chose."""
+        dead = self._choose_dead_holds(cursor, items)
+        whole = sorted(self.whole)
+        rows = self._lock_named_budgets(cursor, parts, ids, whole)
+        slots = {slot_id for *_, slot_id in dead if slot_id is not None}
+        if dead:
+            wanted = sorted({budget_id for budget_id, *_ in dead} - slots | self.whole)
+            rows += _rows(cursor, sql.LOCK_BUDGETS_BY_ID, [wanted, whole, []], sql.read_budget)
+        wanted_of_splits = splits.wanted_of(parts, ids, slots=slots, whole=self.whole)
+        locked = splits.lock_slots(cursor, rows, wanted_of_splits)
+        locked.dead = [(budget_id, reservation_id) for budget_id, reservation_id, _ in dead]
+        return locked
 
-    def _lock_budgets(self, cursor: Any, parts: Sequence[Plan], ids: dict[str, Any]) -> list[Any]:
+    def _lock_named_budgets(
+        self, cursor: Any, parts: Sequence[Plan], ids: dict[str, Any], whole: list[UUID]
+    ) -> list[BudgetRow]:
         named = {
             (ids.get(run) if run is not None else None, name)
             for part in parts
@@ -506,7 +489,66 @@ class _Batch:
         if not named:
             return []
         wanted = sql.records({"run_id": run_id, "name": name} for run_id, name in named)
-        return _rows(cursor, sql.LOCK_BUDGETS, [wanted], sql.read_budget)
+        names = [name for part in parts if part.whole for run, name in part.budgets if run is None]
+        return _rows(cursor, sql.LOCK_BUDGETS, [wanted, whole, names], sql.read_budget)
+
+    def _choose_dead_holds(self, cursor: Any, items: Sequence[_Item]) -> list[tuple[Any, ...]]:
+        """The sweep's choice; whether they are dead all the same is decided under the lock."""
+        limit = sum(i.ask.command.limit for i in items if isinstance(i.ask.command, DropDeadHolds))
+        if not limit:
+            return []
+        cursor.execute(sql.DEAD_HOLDS, [limit])
+        return list(cursor.fetchall())
+
+    def _find_dead_holds_in_the_way(
+        self, cursor: Any, parts: Sequence[Plan], budgets: LockedBudgets
+    ) -> None:
+        """Dead holds under budgets that would else refuse a charge, and the rows they count in."""
+        charging = sum(part.charging for part in parts)
+        if not charging:
+            return
+        full = [b.id for b in budgets.figures() if b.reserved and b.used + charging > b.cap]
+        if not full:
+            return
+        cursor.execute(sql.DEAD_HOLDS_BELOW, [full, DEAD_HOLDS_PER_CHARGE])
+        dead = list(cursor.fetchall())
+        known = {budget.id for budget in budgets.rows}
+        counted = {budget_id for budget_id, *_ in dead} | {slot for *_, slot in dead if slot}
+        more = sorted(counted - known)
+        if more:
+            at_hand = _rows(cursor, sql.LOCK_BUDGETS_AT_HAND, [more, [], []], sql.read_budget)
+            new = [budget for budget in at_hand if budget.id not in known]
+            splits.add_rows(cursor, budgets, new)
+        budgets.dead += [(budget_id, reservation_id) for budget_id, reservation_id, _ in dead]
+        self.frees_holds = bool(dead)
+
+    def _look_at_holds(
+        self,
+        cursor: Any,
+        facts: Facts,
+        parts: Sequence[Plan],
+        ids: dict[str, Any],
+        budgets: LockedBudgets,
+    ) -> None:
+        asked = {
+            (budget_id, hold)
+            for part in parts
+            if part.holds
+            for budget_id in budgets.ids_for(part.run)
+            for hold in part.holds
+        } | set(budgets.dead)
+        found: list[Any] = []
+        if asked:
+            wanted = [{"budget_id": b, "reservation_id": r} for b, r in sorted(asked)]
+            found = _rows(cursor, sql.HOLDS, [sql.records(wanted)], sql.read_hold)
+        ending = sorted({ids[p.run] for p in parts if p.all_holds and p.run in ids})
+        if ending and any(budget.reserved for budget in budgets.rows):
+            found += _rows(cursor, sql.HOLDS_OF_RUNS, [ending], sql.read_hold)
+        homes = facts.homes
+        facts.holds = {(homes.get(h.budget_id, h.budget_id), h.reservation_id): h for h in found}
+        if budgets.dead and found:
+            run_ids = sorted({hold.run_id for hold in found if hold.run_id})
+            facts.holders = _rows(cursor, sql.HOLDERS, [run_ids], sql.read_run)
 
     def _look(
         self,
@@ -514,7 +556,7 @@ class _Batch:
         parts: Sequence[Plan],
         leases: Sequence[Any],
         runs: Sequence[Any],
-        budgets: Sequence[Any],
+        budgets: LockedBudgets,
     ) -> Facts:
         cursor.execute(sql.LOOK, [sum(part.tokens for part in parts)])
         now, self.xact_id, tokens = cursor.fetchone()
@@ -524,6 +566,7 @@ class _Batch:
             new_id=uuid7,
             tokens=list(tokens),
             writes_per_second=settings.RUN_WRITES_PER_SECOND,
+            homes=budgets.homes,
         )
         ids = {run.key: run.id for run in runs}
         asked_events = [
@@ -536,14 +579,18 @@ class _Batch:
             found = _rows(cursor, sql.KNOWN_EVENTS, [sql.records(asked_events)], sql.read_event)
             facts.events = {(e.run_id, e.event_id): e for e in found}
         asked_charges = [
-            {"budget_id": budget.id, "run_id": ids.get(part.run or ""), "entry_id": charge_id}
+            {"budget_id": budget_id, "run_id": ids.get(part.run or ""), "entry_id": charge_id}
             for part in parts
+            if part.charge_ids
+            for budget_id in budgets.ids_for(part.run)
             for charge_id in part.charge_ids
-            for budget in budgets
         ]
         if asked_charges:
             kept = _rows(cursor, sql.KNOWN_CHARGES, [sql.records(asked_charges)], sql.read_entry)
-            facts.charges = {(e.budget_id, e.run_id, e.entry_id): e for e in kept}
+            homes = facts.homes
+            facts.charges = {
+                (homes.get(e.budget_id, e.budget_id), e.run_id, e.entry_id): e for e in kept
+            }
         tokens_seen = {token for part in parts for token in part.seen_tokens}
         tokens_seen |= {lease.token for lease in leases if lease.token is not None}
         if tokens_seen:
@@ -599,6 +646,8 @@ class _Batch:
             )
         except Refusal as refusal:
             return refusal
+        except NeedsWhole:
+            raise
         except Exception as bug:
             # It fails this command alone; the others of the batch know nothing of it.
             log.exception("a rule failed: %s", item.plan.operation)

@@ -38,6 +38,7 @@ from agentstate.store.commands import (
     SetCheckpoint,
     SignalRun,
     Spend,
+    SplitBudget,
     Transition,
 )
 from agentstate.store.rows import run_key_of, unit_of
@@ -51,6 +52,7 @@ class Plan:
 
     units, runs: to lock. new_unit: made if it is not there. budgets: (run key or None, name), a
     name None standing for all that have holds. charging: how much it wants to add to them.
+    whole: a split one among them is locked with all of its slots.
     holds: reservation ids; all_holds: every hold of the run, which its end gives back.
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
     wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
@@ -67,6 +69,7 @@ class Plan:
     runs: tuple[str, ...] = ()
     budgets: tuple[tuple[str | None, str | None], ...] = ()
     charging: int = 0
+    whole: bool = False
     holds: tuple[str, ...] = ()
     all_holds: bool = False
     tokens: int = 0
@@ -295,8 +298,17 @@ def _create_budget(ask: CreateBudget) -> Plan:
 
 def _change_cap(ask: ChangeCap) -> Plan:
     return _of_budget(
-        ask.run, ask.budget, "change-cap", wanted=_wanted(cap=ask.cap, if_match=ask.if_match)
+        ask.run,
+        ask.budget,
+        "change-cap",
+        whole=ask.run is None,
+        wanted=_wanted(cap=ask.cap, if_match=ask.if_match),
     )
+
+
+def _split(ask: SplitBudget) -> Plan:
+    wanted = _wanted(slots=ask.slots, if_match=ask.if_match)
+    return _of_budget(None, ask.budget, "split-budget", whole=True, wanted=wanted)
 
 
 def _signal(ask: SignalRun) -> Plan:
@@ -386,6 +398,7 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     DropDeadHolds: lambda ask: Plan(operation="drop-dead-holds"),
     CreateBudget: _create_budget,
     ChangeCap: _change_cap,
+    SplitBudget: _split,
     SignalRun: _signal,
     BrakeRun: _brake,
     PutTelemetry: _telemetry,

@@ -38,12 +38,14 @@ WHERE e.request_id = %(request_id)s AND e.actor = coalesce(%(actor)s, e.actor)
 GROUP BY r.key, e.at ORDER BY e.at, r.key LIMIT %(limit)s
 """
 CHARGES = """
-SELECT b.name, r.key, e.n, e.kind, e.amount, e.actor, e.at
+SELECT coalesce(split.name, b.name), r.key, e.n, e.kind, e.amount, e.actor, e.at
 FROM agentstate_budgetentry e JOIN agentstate_budget b ON b.id = e.budget_id
+LEFT JOIN agentstate_budget split ON split.id = b.slot_of_id
 LEFT JOIN agentstate_run r ON r.id = b.run_id
 WHERE e.request_id = %(request_id)s AND e.actor = coalesce(%(actor)s, e.actor)
+    AND e.kind <> 'shift' AND (e.kind <> 'open' OR split.id IS NULL)
     AND (r.expires_at IS NULL OR r.expires_at > agentstate_now() OR r.hold)
-ORDER BY e.at, b.depth DESC, e.n LIMIT %(limit)s
+ORDER BY e.at, b.run_id IS NULL, b.depth DESC, e.n LIMIT %(limit)s
 """
 ACTIONS = """
 SELECT action, object, actor, at FROM agentstate_operatoraction

@@ -27,9 +27,11 @@ UPDATE agentstate_run SET status = %s, counters = %s::jsonb, last_seq = %s, vers
     updated_at = %s
 WHERE id = %s
 """
+# Of a split budget and its slots the flag is that of the whole, set by _SPLIT.
 _BUDGETS = """
 UPDATE agentstate_budget b SET spent = l.spent, reserved = l.reserved, entries = l.entries,
     cap = coalesce(l.cap, b.cap), overdrawn = l.spent + l.reserved > coalesce(l.cap, b.cap)
+        OR (b.overdrawn AND (b.slots > 1 OR b.slot_of_id IS NOT NULL))
 FROM (
     SELECT budget_id, coalesce(sum(spent), 0) AS spent, coalesce(sum(reserved), 0) AS reserved,
         count(*) AS entries,
@@ -37,8 +39,21 @@ FROM (
     FROM agentstate_budgetentry GROUP BY budget_id
 ) l
 WHERE l.budget_id = b.id AND (b.spent, b.reserved, b.entries, b.overdrawn) IS DISTINCT FROM
-    (l.spent, l.reserved, l.entries, l.spent + l.reserved > coalesce(l.cap, b.cap))
+    (l.spent, l.reserved, l.entries, l.spent + l.reserved > coalesce(l.cap, b.cap)
+        OR (b.overdrawn AND (b.slots > 1 OR b.slot_of_id IS NOT NULL)))
     AND (%(run)s::text IS NULL OR b.run_id = (SELECT id FROM agentstate_run WHERE key = %(run)s))
+"""
+_SPLIT = """
+UPDATE agentstate_budget b SET overdrawn = w.over OR b.spent + b.reserved > b.cap,
+    slots = CASE WHEN b.slot_of_id IS NULL THEN w.slots ELSE 1 END
+FROM (
+    SELECT l.id, count(*)::int AS slots,
+        l.spent + l.reserved + sum(s.spent + s.reserved) > l.cap AS over
+    FROM agentstate_budget l JOIN agentstate_budget s ON s.slot_of_id = l.id GROUP BY l.id
+) w
+WHERE w.id = coalesce(b.slot_of_id, b.id) AND %(run)s::text IS NULL
+    AND (b.overdrawn, b.slots) IS DISTINCT FROM (w.over OR b.spent + b.reserved > b.cap,
+        CASE WHEN b.slot_of_id IS NULL THEN w.slots ELSE 1 END)
 """
 _HOLDERS = """
 UPDATE agentstate_run r SET owner = l.owner, token = l.token, holder = l.holder,
@@ -57,7 +72,7 @@ def repair_projections(*, run: str | None = None) -> int:
     keys = {d.what for d in audit.verify(run=run) if d.check in MENDED_BY_HEAD}
     mended = sum(_mend_head(key) for key in sorted(keys))
     with transaction.atomic(), connection.cursor() as cursor:
-        for statement in (_HOLDERS, _BUDGETS):
+        for statement in (_HOLDERS, _BUDGETS, _SPLIT):
             cursor.execute(statement, {"run": run})
             mended += int(cursor.rowcount)
     return mended

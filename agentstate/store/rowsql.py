@@ -116,7 +116,10 @@ LOCK_RUNS = f"""
 SELECT {RUN_COLUMNS} FROM agentstate_run WHERE key = ANY(%s) OR id = ANY(%s)
 ORDER BY id FOR NO KEY UPDATE
 """
-# Root to leaf: everybody who needs a tree of budgets meets at its root first.
+# Root to leaf: everybody who needs a tree of budgets meets at its root first. A split one is locked
+# only when it is wanted whole; asked of the row itself, so that one that was split meanwhile is not
+# taken for one that is not.
+_UNLESS_SPLIT = "(slots = 1 OR id = ANY(%s) OR (run_id IS NULL AND name = ANY(%s)))"
 LOCK_BUDGETS = f"""
 SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
     WITH RECURSIVE tree AS (
@@ -127,7 +130,7 @@ SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
         UNION
         SELECT b.id, b.parent_id FROM agentstate_budget b JOIN tree ON b.id = tree.parent_id
     ) SELECT id FROM tree
-) ORDER BY depth, id FOR NO KEY UPDATE
+) AND {_UNLESS_SPLIT} ORDER BY depth, id FOR NO KEY UPDATE
 """
 LOCK_BUDGETS_BY_ID = f"""
 SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
@@ -136,10 +139,51 @@ SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id IN (
         UNION
         SELECT b.id, b.parent_id FROM agentstate_budget b JOIN tree ON b.id = tree.parent_id
     ) SELECT id FROM tree
-) ORDER BY depth, id FOR NO KEY UPDATE
+) AND {_UNLESS_SPLIT} ORDER BY depth, id FOR NO KEY UPDATE
 """
 # Locked out of order when a charge would else be refused: never waited for.
 LOCK_BUDGETS_AT_HAND = LOCK_BUDGETS_BY_ID + " SKIP LOCKED"
+
+# Split budgets, by id or by name.
+_ROOTS = """
+(l.id = ANY(%(roots)s) OR (l.run_id IS NULL AND l.slot_of_id IS NULL AND l.name = ANY(%(names)s)))
+AND l.slots > 1
+"""
+# Which slot a hold counts in never changes: so it may be looked up before the slot is locked.
+SLOTS_OF_HOLDS = f"""
+SELECT slot_id FROM agentstate_reservation
+WHERE state = 'held' AND run_id = ANY(%(ending)s) AND slot_id IS NOT NULL
+UNION
+SELECT slot_id FROM agentstate_reservation
+WHERE reservation_id = ANY(%(holds)s) AND slot_id IS NOT NULL AND budget_id IN (
+    SELECT unnest(%(budgets)s::uuid[])
+    UNION ALL
+    SELECT s.id FROM agentstate_budget l JOIN agentstate_budget s ON s.slot_of_id = l.id
+    WHERE {_ROOTS})
+"""
+# After every other budget, each sorted: the whole, or the slot that charges go to and those named.
+LOCK_SLOTS = f"""
+SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id = ANY(%(slots)s) OR id IN (
+    SELECT s.id FROM agentstate_budget l JOIN agentstate_budget s ON s.slot_of_id = l.id
+    WHERE {_ROOTS} AND (l.id = ANY(%(whole)s)
+        OR (%(charging)s AND s.slot = %(number)s %% l.slots))
+) ORDER BY depth, id FOR NO KEY UPDATE
+"""
+# After these locks. Figures: of the slots that are not locked.
+SPLITS = f"""
+SELECT s.ids, s.spent, s.reserved, {", ".join(f"l.{c.strip()}" for c in BUDGET_COLUMNS.split(","))}
+FROM agentstate_budget l CROSS JOIN LATERAL (
+    SELECT array_agg(id ORDER BY slot) AS ids,
+        coalesce(sum(spent) FILTER (WHERE id <> ALL(%(locked)s)), 0)::bigint AS spent,
+        coalesce(sum(reserved) FILTER (WHERE id <> ALL(%(locked)s)), 0)::bigint AS reserved
+    FROM agentstate_budget WHERE slot_of_id = l.id
+) s WHERE {_ROOTS}
+"""
+# An id that is new to a split budget itself: two of its slots would not know of each other.
+TRY_IDS = """
+SELECT budget_id FROM json_to_recordset(%s) AS w (budget_id uuid, id text)
+WHERE NOT pg_try_advisory_xact_lock(hashtextextended(w.budget_id || ' ' || w.id, 7206))
+"""
 
 # A hold is dead once its ttl or its token is over; a token that is over never comes back, so this
 # may look at the run without its lock.
@@ -148,16 +192,17 @@ h.state = 'held' AND (h.expires_at <= agentstate_now() OR (h.token IS NOT NULL
     AND h.token IS DISTINCT FROM (SELECT r.token FROM agentstate_run r WHERE r.id = h.run_id)))
 """
 DEAD_HOLDS = f"""
-SELECT h.budget_id, h.reservation_id FROM agentstate_reservation h WHERE {_DEAD}
+SELECT h.budget_id, h.reservation_id, h.slot_id FROM agentstate_reservation h WHERE {_DEAD}
 ORDER BY h.expires_at LIMIT %s
 """
 DEAD_HOLDS_BELOW = f"""
 WITH RECURSIVE tree AS (
     SELECT id FROM agentstate_budget WHERE id = ANY(%s)
     UNION
-    SELECT b.id FROM agentstate_budget b JOIN tree ON b.parent_id = tree.id AND b.reserved > 0
+    SELECT b.id FROM agentstate_budget b
+    JOIN tree ON (b.parent_id = tree.id OR b.slot_of_id = tree.id) AND b.reserved > 0
 )
-SELECT h.budget_id, h.reservation_id
+SELECT h.budget_id, h.reservation_id, h.slot_id
 FROM agentstate_reservation h JOIN tree ON tree.id = h.budget_id
 WHERE {_DEAD} LIMIT %s
 """

@@ -23,10 +23,13 @@ PAGE_BYTES = 1024 * 1024
 LABEL, DIGITS_MAX = "evt#", 16
 
 _TIME = "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
-_BUDGET_BODY = (
-    "'name', b.name, 'unit', b.unit, 'cap', b.cap, 'reserved', b.reserved, 'spent', b.spent,"
-    " 'overdrawn', b.overdrawn, 'version', b.version"
-)
+
+
+def _budget_body(reserved: str = "b.reserved", spent: str = "b.spent") -> str:
+    return (
+        f"'name', b.name, 'unit', b.unit, 'cap', b.cap, 'reserved', {reserved}, 'spent', {spent},"
+        " 'overdrawn', b.overdrawn, 'version', b.version"
+    )
 
 
 def _payload(name: str, column: str) -> str:
@@ -58,7 +61,7 @@ WITH r AS (
     SELECT e.*, sum(octet_length(e.data::text)) OVER (ORDER BY e.seq) AS bytes FROM e
 ), items AS (
     SELECT {BUDGET} AS kind, b.n, b.sk,
-        json_build_object('pk', 'run#' || r.key, 'sk', b.sk, {_BUDGET_BODY}) AS body
+        json_build_object('pk', 'run#' || r.key, 'sk', b.sk, {_budget_body()}) AS body
     FROM b JOIN r ON true
     UNION ALL
     SELECT {EVENT}, e.seq, e.sk,
@@ -92,9 +95,14 @@ SELECT json_build_object('pk', 'unit#' || l.unit, 'sk', 'lease', 'owner', l.owne
     'ttl_seconds', l.ttl_seconds, 'renewals', l.renewals)::text
 FROM agentstate_lease l WHERE l.unit = %(key)s
 """
+# Of a split one, what it and its slots have.
 SHARED_BUDGET = f"""
-SELECT json_build_object('pk', 'budget#' || b.name, 'sk', 'budget', {_BUDGET_BODY})::text
-FROM agentstate_budget b WHERE b.run_id IS NULL AND b.name = %(key)s
+SELECT json_build_object('pk', 'budget#' || b.name, 'sk', 'budget',
+    {_budget_body("b.reserved + s.reserved", "b.spent + s.spent")})::text
+FROM agentstate_budget b CROSS JOIN LATERAL (
+    SELECT coalesce(sum(reserved), 0)::bigint AS reserved, coalesce(sum(spent), 0)::bigint AS spent
+    FROM agentstate_budget WHERE slot_of_id = b.id
+) s WHERE b.run_id IS NULL AND b.name = %(key)s
 """
 
 

@@ -150,7 +150,8 @@ def test_one_of_a_run_is_fenced(api, run):
     assert api.post(f"{run}/reserve", HOLD).refused == (428, "fence-required")
     held = api.post(f"{run}/reserve", HOLD, Agentstate_Fence=token)
     assert held.status == 200
-    late = api.post(f"{run}/reservations/call-1/commit", {"amount": 1}, Agentstate_Fence="1")
+    other = str(int(token) + 1)
+    late = api.post(f"{run}/reservations/call-1/commit", {"amount": 1}, Agentstate_Fence=other)
     assert late.refused == (409, "stale-fence")
     assert api.post("/runs/42/budgets", {"name": "b", "cap": 1}).refused == (428, "fence-required")
 

@@ -37,6 +37,7 @@ from agentstate.store.commands import (
     SetCheckpoint,
     SignalRun,
     Spend,
+    SplitBudget,
     Transition,
 )
 from agentstate.store.rules.deciding.alerts import acknowledge_alert
@@ -49,6 +50,7 @@ from agentstate.store.rules.deciding.budgets import (
     release_reservation,
     reserve,
     spend,
+    split_budget,
 )
 from agentstate.store.rules.deciding.desk import Deciding
 from agentstate.store.rules.deciding.feeds import set_checkpoint
@@ -113,6 +115,7 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     DropDeadHolds: drop_dead_holds,
     CreateBudget: create_budget,
     ChangeCap: change_cap,
+    SplitBudget: split_budget,
     SignalRun: signal_run,
     BrakeRun: brake_run,
     PutTelemetry: put_telemetry,

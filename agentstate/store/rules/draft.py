@@ -25,6 +25,7 @@ from agentstate.store.rows import (
     TermRow,
     replace,
 )
+from agentstate.store.rules.slots import NeedsWhole, Split, summed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Facts:
     events, charges: those whose ids the commands name and that are stored already.
     consumers: where those of the feed stand that the commands name; feed_position: its last one.
     api_keys: names of keys that the commands want to give, and that are taken.
+    homes: of each slot of a split budget, that budget; its charges and holds are known under it.
     alerts: (state, version) of those that the commands acknowledge.
     writes_per_second: the site's limit for one run, 0 for none.
     """
@@ -51,6 +53,7 @@ class Facts:
     consumers: dict[str, int] = field(default_factory=dict)
     feed_position: int = 0
     api_keys: frozenset[str] = frozenset()
+    homes: dict[UUID, UUID] = field(default_factory=dict)
     alerts: dict[str, tuple[str, int]] = field(default_factory=dict)
     writes_per_second: int = 0
 
@@ -86,7 +89,7 @@ class Writes:
 class Draft:
     """The state as this command sees it: the locked rows below, its own decisions on top."""
 
-    __slots__ = ("_below", "budgets", "facts", "leases", "runs", "terms", "writes")
+    __slots__ = ("_below", "budgets", "facts", "leases", "runs", "splits", "terms", "writes")
 
     def __init__(self, facts: Facts, *, below: Draft | None = None) -> None:
         self.facts = facts
@@ -94,6 +97,7 @@ class Draft:
         self.runs: dict[str, RunRow] = {}
         self.leases: dict[str, LeaseRow | None] = {}
         self.budgets: dict[UUID, BudgetRow] = {}
+        self.splits: dict[UUID, Split] = {}
         self.terms: dict[int, TermRow] = {}
         self.writes = Writes()
 
@@ -105,6 +109,7 @@ class Draft:
         self.runs.update(fork.runs)
         self.leases.update(fork.leases)
         self.budgets.update(fork.budgets)
+        self.splits.update(fork.splits)
         self.terms.update(fork.terms)
         self.facts.holds.update(fork.writes.holds)
         self.writes.absorb(fork.writes)
@@ -113,7 +118,8 @@ class Draft:
                 self.facts.events[event.run_id, event.event_id] = event
         for entry in fork.writes.entries:
             if entry.entry_id is not None and entry.kind == "spend":
-                self.facts.charges[entry.budget_id, entry.run_id, entry.entry_id] = entry
+                home = self.home(entry.budget_id)
+                self.facts.charges[home, entry.run_id, entry.entry_id] = entry
 
     @property
     def now(self) -> datetime:
@@ -162,7 +168,7 @@ class Draft:
         return sorted(found, key=lambda h: (h.budget_id, h.n))
 
     def find_budget_named(self, run: RunRow | None, name: str) -> BudgetRow | None:
-        """A run's budget, or with None a shared one."""
+        """A run's budget, or with None a shared one. No slot: a name has no '#'."""
         run_id = run.id if run else None
         layer: Draft | None = self
         while layer is not None:
@@ -179,22 +185,80 @@ class Draft:
             raise NotFound(f"no budget {name}", budget=name)
         return found
 
-    def has_levels(self, budget_id: UUID) -> bool:
-        """Whether the budget and every one above it is locked here."""
+    def home(self, budget_id: UUID) -> UUID:
+        """Of a slot, the budget that it is one of; of any other budget, itself."""
+        return self.facts.homes.get(budget_id, budget_id)
+
+    def slot_number(self, budget_id: UUID) -> int | None:
+        """Of a slot, its number; None for any other budget."""
+        split = self.split(self.home(budget_id))
+        return split.slots.index(budget_id) if split and budget_id in split.slots else None
+
+    def split(self, budget_id: UUID) -> Split | None:
+        """How this transaction has a budget that is split."""
+        found = self.splits.get(budget_id)
+        return found if found or self._below is None else self._below.split(budget_id)
+
+    def slots(self, split: Split) -> list[BudgetRow]:
+        """Those of its slots that are locked here, by number."""
+        return [self.budget(slot) for slot in split.slots if self._has(slot)]
+
+    def seen(self, budget: BudgetRow) -> BudgetRow:
+        """A budget as everybody sees it: a split one with what its slots have.
+
+        What slots have that are not locked here is as it was last committed.
+        """
+        split = self.split(self.home(budget.id))
+        if split is None:
+            return budget
+        return summed(self.budget(self.home(budget.id)), self.slots(split), split)
+
+    def _has(self, budget_id: UUID) -> bool:
         layer: Draft | None = self
         while layer is not None:
             if budget_id in layer.budgets:
-                parent_id = layer.budgets[budget_id].parent_id
-                return parent_id is None or self.has_levels(parent_id)
+                return True
             layer = layer._below
         return False
 
+    def has_levels(self, hold: HoldRow) -> bool:
+        """Whether every row that a hold counts in is locked here."""
+        if hold.slot_id is not None and not self._has(hold.slot_id):
+            return False
+        budget_id: UUID | None = self.home(hold.budget_id)
+        while budget_id is not None and self._has(budget_id):
+            budget_id = self.budget(budget_id).parent_id
+        return budget_id is None
+
     def levels(self, budget: BudgetRow) -> list[BudgetRow]:
-        """The budget and every one above it, the outermost first."""
+        """The budget and every one above it, the outermost first; of a split one its slot that
+        takes the charges made here. Raises NeedsWhole when none does."""
+        found = self._path(budget)
+        split = self.split(found[0].id)
+        if split is not None:
+            found[0] = self._slot(found[0], split.chosen)
+        return found
+
+    def levels_of(self, hold: HoldRow) -> list[BudgetRow]:
+        """The rows that a hold counts in, the outermost first. Raises NeedsWhole."""
+        found = self._path(self.budget(self.home(hold.budget_id)))
+        split = self.split(found[0].id)
+        if split is not None and hold.slot_id is not None:
+            found[0] = self._slot(found[0], hold.slot_id)
+        elif split is not None and not split.whole:
+            raise NeedsWhole(found[0].id)
+        return found
+
+    def _path(self, budget: BudgetRow) -> list[BudgetRow]:
         found = [budget]
         while found[0].parent_id is not None:
             found.insert(0, self.budget(found[0].parent_id))
         return found
+
+    def _slot(self, root: BudgetRow, slot_id: UUID) -> BudgetRow:
+        if not self._has(slot_id):
+            raise NeedsWhole(root.id)
+        return self.budget(slot_id)
 
     def put_run(self, run: RunRow, *, new: bool = False) -> RunRow:
         self.runs[run.key] = run
@@ -219,13 +283,20 @@ class Draft:
             self.writes.new_terms.add(term.token)
 
     def put_budget(self, budget: BudgetRow, *, new: bool = False) -> None:
+        split = self.split(budget.id)
+        if split is not None and not split.whole:
+            raise AssertionError(f"{budget.name} is not locked here")
         self.budgets[budget.id] = budget
         self.writes.budgets[budget.id] = budget
         if new:
             self.writes.new_budgets.add(budget.id)
 
+    def put_split(self, budget_id: UUID, split: Split) -> None:
+        self.splits[budget_id] = split
+        self.facts.homes.update(dict.fromkeys(split.slots, budget_id))
+
     def put_hold(self, hold: HoldRow) -> HoldRow:
-        self.writes.holds[hold.budget_id, hold.reservation_id] = hold
+        self.writes.holds[self.home(hold.budget_id), hold.reservation_id] = hold
         return hold
 
     def new_token(self) -> int:

@@ -24,6 +24,7 @@ AMOUNT_MAX = 2**53 - 1
 TTL_SECONDS_MIN, TTL_SECONDS_MAX, TTL_SECONDS_DEFAULT = 1, 86_400, 60
 RESERVED_UNITS = frozenset({"claim", "renew"})
 COUNTERS_PER_RUN = 100
+SLOTS_MAX = 64
 
 _NAME, _EVENT_TYPE, _VISIBLE = re.compile(NAME), re.compile(EVENT_TYPE), re.compile(VISIBLE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -18,12 +18,15 @@ from agentstate.store.commands import (
     Reserve,
     Reserved,
     Settled,
+    SlotState,
     Spend,
     Spent,
+    SplitBudget,
 )
 from agentstate.store.errors import (
     EventIdReuse,
     Exists,
+    Invalid,
     NotFound,
     ReservationSettled,
     VersionConflict,
@@ -35,8 +38,9 @@ from agentstate.store.rows import (
     RunRow,
     replace,
 )
-from agentstate.store.rules import budgets, runs
+from agentstate.store.rules import budgets, runs, slots
 from agentstate.store.rules.deciding.desk import Deciding
+from agentstate.store.rules.slots import NeedsWhole, Split
 
 
 def spend(ask: Spend, on: Deciding) -> Spent:
@@ -73,7 +77,7 @@ def make_charge(run: RunRow | None, charge: Charge, on: Deciding, *, token: int 
     before = _charged_before(run, budget, charge, on, token=token)
     if before:
         return before
-    levels = budgets.spend(draft.levels(budget), charge.amount)
+    levels = budgets.spend(_with_room(budget, charge.amount, on), charge.amount)
     entry = _enter_levels(
         levels,
         on,
@@ -85,7 +89,47 @@ def make_charge(run: RunRow | None, charge: Charge, on: Deciding, *, token: int 
         note=charge.note,
         token=token,
     )
-    return _spent(levels[-1], entry)
+    return _spent(draft.seen(levels[-1]), entry, on)
+
+
+def _with_room(budget: BudgetRow, amount: int, on: Deciding) -> list[BudgetRow]:
+    """The levels to charge, the outermost first; of a split budget a slot that has the room.
+
+    Raises NeedsWhole when caps must be moved to know, BudgetExhausted when the whole has no room.
+    """
+    draft = on.draft
+    levels = draft.levels(budget)
+    root = draft.budget(draft.home(levels[0].id))
+    if levels[0].id != root.id and not slots.takes(levels[0], amount):
+        _check_whole(root, on)
+        budgets.check_room([draft.seen(root)], amount)
+        _deal(root, on, asking=levels[0].id, amount=amount)
+        levels[0] = draft.budget(levels[0].id)
+    return levels
+
+
+def _check_whole(root: BudgetRow, on: Deciding) -> None:
+    """Raises NeedsWhole unless the split budget is locked with all of its slots."""
+    split = on.draft.split(root.id)
+    if split is None or not split.whole:
+        raise NeedsWhole(root.id)
+
+
+def _deal(root: BudgetRow, on: Deciding, *, asking: UUID | None = None, amount: int = 0) -> None:
+    """Move caps between the slots of a budget that is locked whole, with a line for each."""
+    draft = on.draft
+    split = draft.split(root.id)
+    if split is None:
+        raise AssertionError(f"{root.name} is not split")
+    before = {slot.id: slot for slot in draft.slots(split)}
+    dealt, changed = slots.deal(root, list(before.values()), asking=asking, amount=amount)
+    if dealt != root:
+        draft.put_budget(dealt)
+    for slot in changed:
+        draft.put_budget(slot)
+        moved = slot.cap - before[slot.id].cap
+        if moved:
+            _enter(slot, on, kind="shift", amount=moved, cap=slot.cap, run_id=None)
 
 
 def open_budget(run: RunRow | None, ask: NewBudget, on: Deciding) -> BudgetRow:
@@ -100,10 +144,28 @@ def open_budget(run: RunRow | None, ask: NewBudget, on: Deciding) -> BudgetRow:
         entries=1,
         parent_id=parent.id if parent else None,
         depth=parent.depth + 1 if parent else 0,
+        slots=ask.slots,
     )
     draft.put_budget(budget, new=True)
     _enter(budget, on, kind="open", amount=ask.cap, cap=ask.cap, run_id=run.id if run else None)
+    if ask.slots > 1:
+        _open_slots(budget, on)
     return budget
+
+
+def _open_slots(budget: BudgetRow, on: Deciding) -> None:
+    """Make the slots that a budget has not yet, and deal the room anew. All of it is locked."""
+    draft = on.draft
+    before = draft.split(budget.id)
+    ids = list(before.slots if before else ())
+    for number in range(len(ids), budget.slots):
+        slot = slots.slot_row(budget, number, draft.facts.new_id(draft.now))
+        draft.put_budget(slot, new=True)
+        _enter(slot, on, kind="open", amount=0, cap=0, run_id=None)
+        ids.append(slot.id)
+    chosen = before.chosen if before else ids[0]
+    draft.put_split(budget.id, Split(slots=tuple(ids), chosen=chosen, whole=True))
+    _deal(budget, on)
 
 
 def _enter(
@@ -165,10 +227,10 @@ def _charged_before(
     if stored.amount != charge.amount:
         raise EventIdReuse(
             f"charge id {charge.id} is stored with another amount",
-            current=budget.facts(),
+            current=on.draft.seen(budget).facts(),
             id=charge.id,
         )
-    return replace(_spent(budget, stored), replayed=True)
+    return replace(_spent(on.draft.seen(budget), stored, on), replayed=True)
 
 
 def _mine(actor: str, stored: int | None, run: RunRow, token: int | None, on: Deciding) -> bool:
@@ -176,7 +238,7 @@ def _mine(actor: str, stored: int | None, run: RunRow, token: int | None, on: De
     return actor == on.by.principal and token in (stored, run.token)
 
 
-def _spent(budget: BudgetRow, entry: EntryRow) -> Spent:
+def _spent(budget: BudgetRow, entry: EntryRow, on: Deciding) -> Spent:
     return Spent(
         budget=budget.name,
         unit=budget.unit,
@@ -187,6 +249,7 @@ def _spent(budget: BudgetRow, entry: EntryRow) -> Spent:
         version=budget.version,
         overdrawn=budget.overdrawn,
         entry=entry.n,
+        slot=on.draft.slot_number(entry.budget_id),
         at=entry.at,
     )
 
@@ -197,12 +260,12 @@ def reserve(ask: Reserve, on: Deciding) -> Reserved:
     hold = draft.find_hold(budget.id, ask.id)
     if hold is not None and (run is None or _mine(hold.actor, hold.token, run, ask.fence, on)):
         _check_same_hold(hold, ask, budget, on)
-        return _reserved(hold, budget, on, replayed=True)
+        return _reserved(hold, draft.seen(budget), on, replayed=True)
     _check_may_charge(run, ask.fence, on)
     if hold is not None:
         _check_same_hold(hold, ask, budget, on)
     _pace(run, on)
-    levels = budgets.reserve(draft.levels(budget), ask.amount)
+    levels = budgets.reserve(_with_room(budget, ask.amount, on), ask.amount)
     run_id = run.id if run else None
     entry = _enter_levels(
         levels,
@@ -216,7 +279,7 @@ def reserve(ask: Reserve, on: Deciding) -> Reserved:
     )
     hold = draft.put_hold(
         HoldRow(
-            budget_id=budget.id,
+            budget_id=levels[-1].id,
             n=entry.n,
             reservation_id=ask.id,
             run_id=run_id,
@@ -225,21 +288,24 @@ def reserve(ask: Reserve, on: Deciding) -> Reserved:
             actor=on.by.principal,
             expires_at=draft.now + timedelta(seconds=ask.ttl_seconds),
             created_at=draft.now,
+            slot_id=levels[0].id if levels[0].slot_of_id is not None else None,
         )
     )
-    return _reserved(hold, levels[-1], on)
+    return _reserved(hold, draft.seen(levels[-1]), on)
 
 
 def _check_same_hold(hold: HoldRow, ask: Reserve, budget: BudgetRow, on: Deciding) -> None:
     if hold.amount != ask.amount or hold.actor != on.by.principal:
         raise EventIdReuse(
             f"reservation {ask.id} is stored with another amount or by another caller",
-            current=budget.facts(),
+            current=on.draft.seen(budget).facts(),
             id=ask.id,
         )
     if hold.state != "held":
         raise ReservationSettled(
-            f"reservation {ask.id} is {hold.state}", current=budget.facts(), state=hold.state
+            f"reservation {ask.id} is {hold.state}",
+            current=on.draft.seen(budget).facts(),
+            state=hold.state,
         )
 
 
@@ -284,20 +350,20 @@ def _settle(
     if hold.state == "dropped" and to == "committed":
         to = "late"
     elif hold.state == "dropped":
-        return _settled(hold, budget, replayed=True)
+        return _settled(hold, draft.seen(budget), replayed=True)
     elif hold.state != "held":
         wanted = ("committed", "late") if to == "committed" else (to,)
         if hold.state not in wanted or hold.actual != actual:
             raise ReservationSettled(
                 f"reservation {ask.id} is {hold.state} with {hold.actual}",
-                current=budget.facts(),
+                current=draft.seen(budget).facts(),
                 state=hold.state,
                 actual=hold.actual,
             )
-        return _settled(hold, budget, replayed=True)
+        return _settled(hold, draft.seen(budget), replayed=True)
     levels = _settle_levels(hold, actual, to, on, token=ask.fence)
     hold = draft.put_hold(replace(hold, state=to, actual=actual, settled_at=draft.now))
-    return _settled(hold, levels[-1])
+    return _settled(hold, draft.seen(levels[-1]))
 
 
 def _may_settle(run: RunRow, token: int | None, on: Deciding) -> bool:
@@ -312,7 +378,16 @@ def _settle_levels(
 ) -> list[BudgetRow]:
     kinds = {"committed": "commit", "released": "release", "dropped": "drop", "late": "late"}
     draft = on.draft
-    levels = budgets.settle(draft.levels(draft.budget(hold.budget_id)), hold, actual)
+    more = actual - (hold.amount if hold.state == "held" else 0)
+    levels = draft.levels_of(hold)
+    root = draft.budget(draft.home(levels[0].id))
+    seen = draft.seen(root)
+    together = draft.split(root.id) is not None and not slots.takes(levels[0], more)
+    if together:
+        _check_whole(root, on)
+    levels = budgets.settle(levels, hold, actual)
+    if together:
+        levels[0] = replace(levels[0], overdrawn=seen.used + more > seen.cap)
     _enter_levels(
         levels,
         on,
@@ -324,6 +399,8 @@ def _settle_levels(
         charge_id=hold.reservation_id,
         token=token,
     )
+    if together:
+        _deal(draft.budget(root.id), on, asking=hold.slot_id)
     return levels
 
 
@@ -362,7 +439,7 @@ def drop_dead_holds(ask: DropDeadHolds, on: Deciding) -> Dropped:
         hold
         for hold in on.draft.facts.holds.values()
         if hold.dead(on.draft.now, tokens.get(hold.run_id) if hold.run_id else None)
-        and on.draft.has_levels(hold.budget_id)
+        and on.draft.has_levels(hold)
     ]
     return Dropped(holds=drop_holds(sorted(dead, key=lambda h: (h.budget_id, h.n)), on))
 
@@ -372,25 +449,26 @@ def create_budget(ask: CreateBudget, on: Deciding) -> BudgetState:
     _check_may_charge(run, ask.fence, on)
     existing = on.draft.find_budget_named(run, ask.budget.name)
     if existing is not None:
-        raise Exists(f"a budget {existing.name} exists", current=existing.facts())
+        current = on.draft.seen(existing).facts()
+        raise Exists(f"a budget {existing.name} exists", current=current)
     budget = open_budget(run, ask.budget, on)
     return _budget_state(budget, on)
 
 
 def change_cap(ask: ChangeCap, on: Deciding) -> BudgetState:
     on.by.need("override")
-    _, budget = _budget_of(ask.run, ask.budget, on)
-    if ask.if_match is not None and ask.if_match != budget.version:
-        raise VersionConflict(
-            f"expected b{ask.if_match}, found b{budget.version}",
-            current=budget.facts(),
-            expected=ask.if_match,
-            found=budget.version,
-        )
-    changed = budgets.change_cap(budget, ask.cap)
-    on.draft.put_budget(changed)
+    draft = on.draft
+    run, budget = _budget_of(ask.run, ask.budget, on)
+    split = draft.split(budget.id)
+    if split is not None:
+        _check_whole(budget, on)
+    _check_version(budget, ask.if_match, on)
+    seen = draft.seen(budget)
+    changed = budgets.change_cap(seen, ask.cap)
+    own = replace(changed, spent=budget.spent, reserved=budget.reserved)
+    draft.put_budget(own)
     _enter(
-        changed,
+        own,
         on,
         kind="cap",
         amount=ask.cap,
@@ -398,21 +476,80 @@ def change_cap(ask: ChangeCap, on: Deciding) -> BudgetState:
         note=ask.reason,
         run_id=budget.run_id,
     )
-    thing = f"{ask.run}/{ask.budget}" if ask.run is not None else ask.budget
-    run = on.draft.find_run(ask.run) if ask.run is not None else None
-    on.act(
+    if split is not None:
+        _deal(own, on)
+    _act(
         "budget.cap-changed",
-        thing,
+        ask,
         run,
-        reason=ask.reason,
+        on,
         before={"cap": budget.cap, "version": budget.version},
         after={"cap": ask.cap, "version": changed.version},
+    )
+    return _budget_state(own, on)
+
+
+def _check_version(budget: BudgetRow, if_match: int | None, on: Deciding) -> None:
+    if if_match is not None and if_match != budget.version:
+        raise VersionConflict(
+            f"expected b{if_match}, found b{budget.version}",
+            current=on.draft.seen(budget).facts(),
+            expected=if_match,
+            found=budget.version,
+        )
+
+
+def _act(
+    action: str,
+    ask: ChangeCap | SplitBudget,
+    run: RunRow | None,
+    on: Deciding,
+    *,
+    before: dict[str, Any],
+    after: dict[str, Any],
+) -> None:
+    on.act(
+        action,
+        f"{run.key}/{ask.budget}" if run is not None else ask.budget,
+        run,
+        reason=ask.reason,
+        before=before,
+        after=after,
         expected={"version": ask.if_match},
     )
-    return _budget_state(changed, on)
 
 
-def _budget_state(budget: BudgetRow, on: Deciding) -> BudgetState:
+def split_budget(ask: SplitBudget, on: Deciding) -> BudgetState:
+    on.by.need("override")
+    _, budget = _budget_of(None, ask.budget, on)
+    if budget.slots > 1:
+        _check_whole(budget, on)
+    _check_version(budget, ask.if_match, on)
+    if budget.parent_id is not None:
+        raise Invalid("slots", "only a budget without a parent can be split")
+    if ask.slots < budget.slots:
+        raise Invalid("slots", f"at least {budget.slots}, as many as it has: none is taken away")
+    if ask.slots == budget.slots:
+        return _budget_state(budget, on)
+    over = on.draft.seen(budget).overdrawn
+    grown = replace(budgets.enter(replace(budget, slots=ask.slots)), overdrawn=over)
+    on.draft.put_budget(grown)
+    _enter(grown, on, kind="split", amount=ask.slots, note=ask.reason, run_id=None)
+    _open_slots(grown, on)
+    _act(
+        "budget.split",
+        ask,
+        None,
+        on,
+        before={"slots": budget.slots, "version": budget.version},
+        after={"slots": ask.slots, "version": grown.version},
+    )
+    return _budget_state(grown, on)
+
+
+def _budget_state(own: BudgetRow, on: Deciding) -> BudgetState:
+    budget = on.draft.seen(own)
+    split = on.draft.split(own.id)
     return BudgetState(
         budget=budget.name,
         unit=budget.unit,
@@ -422,5 +559,10 @@ def _budget_state(budget: BudgetRow, on: Deciding) -> BudgetState:
         left=budget.left,
         version=budget.version,
         overdrawn=budget.overdrawn,
+        slots=tuple(map(_slot_state, on.draft.slots(split))) if split is not None else None,
         at=on.draft.now,
     )
+
+
+def _slot_state(slot: BudgetRow) -> SlotState:
+    return SlotState(slot=slot.slot or 0, cap=slot.cap, spent=slot.spent, reserved=slot.reserved)
