@@ -198,7 +198,11 @@ GROUP BY f.name ORDER BY max(f.at) DESC, f.name LIMIT %(limit)s
 
 def read_overtaken(*, now: datetime) -> list[Overtaken]:
     """Workers that were fenced in the last hour, the last try first."""
-    facts = {"since": now - WINDOW, "fenced": sorted(FENCED), "limit": OVERTAKEN_SHOWN}
+    facts: dict[str, Any] = {
+        "since": now - WINDOW,
+        "fenced": sorted(FENCED),
+        "limit": OVERTAKEN_SHOWN,
+    }
     with connection.cursor() as cursor:
         cursor.execute(OVERTAKEN, facts)
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +21,10 @@ from agentstate.store.states import Status
 from dashboard import cursors, filters
 from dashboard.filters import Filter
 from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.queries import receipts
 from dashboard.queries import runs as queries
 from dashboard.queries.clock import TooSlow, database_now
+from dashboard.queries.panels import read_panel
 
 SPANS = (("15m", "15 minutes"), ("1h", "hour"), ("24h", "24 hours"), ("7d", "7 days"))
 
@@ -167,7 +170,7 @@ def refresh(request: ConsoleRequest) -> HttpResponseBase:
 @require_safe
 @page
 def jump(request: ConsoleRequest) -> HttpResponseBase:
-    """Go to what was pasted: a run, a unit, or else the runs that match it."""
+    """Go to what was pasted: a run, a unit, the runs that match it, or else a request's receipt."""
     to = request.GET.get("to", "").strip()
     if "\0" in to:
         return redirect("runs")
@@ -178,9 +181,20 @@ def jump(request: ConsoleRequest) -> HttpResponseBase:
     if Lease.objects.filter(unit=to).exists():
         return redirect("lease", unit=to)
     asked = filters.parse(to)
+    if to and not any(clause.field for clause in asked.clauses) and is_receipt_alone(to):
+        return redirect(reverse("receipts", query={"text": to}))
     found = (
         asked
         if any(clause.field for clause in asked.clauses)
         else Filter((filters.Clause("", (to,)),) if to else ())
     )
     return redirect(reverse("runs", query={"q": found.text} if found.text else None))
+
+
+def is_receipt_alone(text: str) -> bool:
+    """Whether a request is known by this text, and no run matches it."""
+    if not read_panel(partial(receipts.by_either, text)).found:
+        return False
+    loose = Filter((filters.Clause("", (text,)),))
+    matching = queries.matching(loose, now=database_now())
+    return not read_panel(matching.exists).found
