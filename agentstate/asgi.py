@@ -15,6 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 
 _streams = get_asgi_application()
 
+from agentstate.live.hub import hub  # noqa: E402
 from agentstate.live.sending import cutting_off  # noqa: E402
 from agentstate.wsgi import application as pages  # noqa: E402
 
@@ -29,5 +30,6 @@ async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISend
     """Send /live/ to Django's ASGI side, all other HTTP to the WSGI threads."""
     if scope["type"] != "http":
         return
+    hub().stay()
     handler = streams if scope["path"].startswith("/live/") else _pages
     await handler(scope, receive, send)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import connection
 from django.test import TransactionTestCase
 
-from agentstate import postgres
+from agentstate import postgres, presence
 from agentstate.caching import copies
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
 from tests import clock as test_clock
@@ -98,8 +98,9 @@ def empty_quickly(tables: list[str]) -> Callable[[TransactionTestCase], None]:
 
 @pytest.fixture(autouse=True)
 def no_copies() -> None:
-    """No test begins with copies of what another one had in its database."""
+    """No test begins with copies of what another one had in its database, nor with its people."""
     copies.empty()
+    presence.board._signs = {}
 
 
 @pytest.fixture

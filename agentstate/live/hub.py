@@ -3,6 +3,9 @@
 A stream that cannot keep up loses its hints and gets RESYNC instead: its page then asks for all
 that is newer than what it shows. The same when the connection was lost, since nobody knows what was
 said meanwhile. At shutdown every stream gets BYE, so that the server can stop at once.
+
+On the same connection the process hears who looks at which page (company.py), and what others wrote
+that ends copies of this process (agentstate/caching.py).
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ import psycopg
 from django.conf import settings
 from django.db import connections
 
-from agentstate import postgres
+from agentstate import postgres, presence
+from agentstate.caching import note_hint
+from agentstate.live import company
+from agentstate.live.company import Company
+from agentstate.presence import Board
 from agentstate.store.feed import CHANNEL
 
 QUEUE_SIZE = 100
@@ -41,13 +48,24 @@ class Notice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Something moved. runs: key → last number; None: any run may have."""
+    """Something moved. runs: key → last number; None: any run may have.
+
+    kinds: `run` when statuses may have, `lease` when holders may have; None: both may.
+    """
 
     position: int | None
     runs: dict[str, int] | None
+    kinds: tuple[str, ...] | None = None
 
 
-type Message = Hint | Notice
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Other people are seen on this page now."""
+
+    page: str
+
+
+type Message = Hint | Seen | Notice
 
 
 def parse(payload: str) -> Message:
@@ -55,24 +73,29 @@ def parse(payload: str) -> Message:
     try:
         told = json.loads(payload)
         position, runs = int(told["position"]), told.get("runs")
+        kinds = tuple(map(str, told["kinds"])) if "kinds" in told else None
     except (ValueError, TypeError, KeyError):
         return Notice.RESYNC
     if runs is None:
-        return Hint(position, None)
+        return Hint(position, None, kinds)
     if not isinstance(runs, dict) or not all(type(seq) is int for seq in runs.values()):
         return Notice.RESYNC
-    return Hint(position, runs)
+    return Hint(position, runs, kinds)
 
 
 @dataclass(eq=False)
 class Subscription:
-    """One stream's queue. run: only hints about this run; None: about all."""
+    """One stream's queue. run: only hints about this run; None: about all. page: who looks at it
+    is told as well; None: of no page."""
 
     run: str | None
+    page: str | None = None
     queue: asyncio.Queue[Message] = field(default_factory=lambda: asyncio.Queue(QUEUE_SIZE))
 
     def put(self, message: Message) -> None:
         if isinstance(message, Hint) and not self._concerns(message):
+            return
+        if isinstance(message, Seen) and message.page != self.page:
             return
         if message is Notice.BYE or self.queue.full():
             while not self.queue.empty():
@@ -84,34 +107,55 @@ class Subscription:
         return self.run is None or hint.runs is None or self.run in hint.runs
 
 
-def conninfo() -> str:
+def conninfo(application_name: str = "agentstate live") -> str:
     """The database of this process (a test's own, in tests), on a session of its own."""
     name = connections["default"].settings_dict["NAME"]
     parts = settings.DATABASE_PARTS
-    return postgres.conninfo(parts, dbname=name, application_name="agentstate live")
+    return postgres.conninfo(parts, dbname=name, application_name=application_name)
+
+
+def conninfo_of_company() -> str:
+    return conninfo("agentstate presence")
 
 
 class Hub:
-    """Streams come and go; the connection is there while there is at least one."""
+    """Streams come and go; the connection is there while there is at least one, or always."""
 
-    def __init__(self, *, conninfo: Callable[[], str] = conninfo) -> None:
+    def __init__(
+        self, *, conninfo: Callable[[], str] = conninfo, board: Board = presence.board
+    ) -> None:
         self._conninfo = conninfo
         self._subscriptions: set[Subscription] = set()
         self._listening: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        self._stays = False
+        self.company = Company(conninfo_of_company, board=board)
 
     @property
     def streams(self) -> int:
         """How many streams there are now."""
         return len(self._subscriptions)
 
-    async def subscribe(self, run: str | None = None) -> Subscription:
-        """A new stream's queue. LISTEN is in force when this returns, or it begins with RESYNC."""
-        subscription = Subscription(run)
-        self._subscriptions.add(subscription)
+    @property
+    def stays(self) -> bool:
+        """Whether it listens also while there is no stream."""
+        return self._stays
+
+    def stay(self) -> None:
+        """Listen from now on, for what pages are made of beside streams."""
+        self._stays = True
+        self._begin()
+
+    def _begin(self) -> None:
         if self._listening is None or self._listening.done():
             self._ready.clear()
             self._listening = asyncio.create_task(self._listen())
+
+    async def subscribe(self, run: str | None = None, page: str | None = None) -> Subscription:
+        """A new stream's queue. LISTEN is in force when this returns, or it begins with RESYNC."""
+        subscription = Subscription(run, page)
+        self._subscriptions.add(subscription)
+        self._begin()
         try:
             await asyncio.wait_for(self._ready.wait(), 2)
         except TimeoutError:
@@ -121,7 +165,7 @@ class Hub:
     def unsubscribe(self, subscription: Subscription) -> None:
         """Call it in the stream's `finally`: a client that goes away cancels the stream."""
         self._subscriptions.discard(subscription)
-        if not self._subscriptions and self._listening is not None:
+        if not self._subscriptions and not self._stays and self._listening is not None:
             self._listening.cancel()
             self._listening = None
 
@@ -137,10 +181,13 @@ class Hub:
                     self._conninfo(), autocommit=True
                 ) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
+                    await connection.execute(f"LISTEN {company.CHANNEL}")
                     pause = FIRST_PAUSE_SECONDS
+                    note_hint(None)  # nobody knows what was written meanwhile
+                    self.company.ask()
                     self._ready.set()
                     async for notice in connection.notifies():
-                        self.publish(parse(notice.payload))
+                        self._take(notice)
             except psycopg.Error as lost:
                 log.info("the stream of hints was cut: %s", type(lost).__name__)
             self._ready.clear()
@@ -148,9 +195,32 @@ class Hub:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
+    def _take(self, notice: psycopg.Notify) -> None:
+        if notice.channel == company.CHANNEL:
+            for page in self.company.hear(notice.payload):
+                self.publish(Seen(page))
+            return
+        message = parse(notice.payload)
+        # Before the pages hear of it: what they ask for then has to be new.
+        note_hint(message.kinds if isinstance(message, Hint) else None)
+        self.publish(message)
+
 
 _hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
 _chained = threading.Lock()
+_background = threading.Lock()
+
+
+def listen_in_background() -> None:
+    """Listen in a thread of its own, once, in a process whose server has no loop to do it in."""
+    if any(one.stays for one in list(_hubs.values())) or not _background.acquire(blocking=False):
+        return
+    threading.Thread(target=asyncio.run, args=[_stay()], name="live-hub", daemon=True).start()
+
+
+async def _stay() -> None:
+    hub().stay()
+    await asyncio.Event().wait()
 
 
 def hub() -> Hub:

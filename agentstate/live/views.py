@@ -10,8 +10,11 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.template.loader import render_to_string
 
-from agentstate.live.hub import Hint, Message, Notice, hub
+from agentstate import presence
+from agentstate.live.company import Looker
+from agentstate.live.hub import Hint, Message, Notice, Seen, hub
 from agentstate.live.sending import EventStream
 from agentstate.live.sessions import watch
 
@@ -25,6 +28,8 @@ KEY_CHARS_MAX = 200
 async def console(request: HttpRequest) -> HttpResponseBase:
     """Hints about one run (`?run=key`) or all, for a person with a role, as server-sent events.
 
+    With `page` (`run:42`, `reclaim:run:42`) and `seen` (a number of the page's own) the stream is
+    also a sign of who looks at that page, and tells who else does.
     401 without a session, 403 without a role; a browser does not come back after either. No
     database connection is held once it streams.
     """
@@ -36,18 +41,38 @@ async def console(request: HttpRequest) -> HttpResponseBase:
     run = request.GET.get("run") or None
     if run is not None and len(run) > KEY_CHARS_MAX:
         return HttpResponse(status=400)
+    try:
+        looker = looker_of(request, user)
+    except ValueError:
+        return HttpResponse(status=400)
     await sync_to_async(connections.close_all)()
-    stream = send_hints(request.session.session_key, user.pk, run)
+    stream = send_hints(request.session.session_key, user.pk, run, looker)
     return EventStream(stream)
 
 
-async def send_hints(session: str, user: int, run: str | None) -> AsyncGenerator[str]:
+def looker_of(request: HttpRequest, user: User) -> Looker | None:
+    """Who looks at which page, if the stream says so. Raises ValueError."""
+    page, instance = request.GET.get("page", ""), request.GET.get("seen", "")
+    if not page and not instance:
+        return None
+    if len(page) > presence.PAGE_CHARS_MAX or not presence.PAGE.fullmatch(page):
+        raise ValueError("page")
+    if not presence.INSTANCE.fullmatch(instance):
+        raise ValueError("seen")
+    return Looker(person=user.get_username(), instance=instance, page=page)
+
+
+async def send_hints(
+    session: str, user: int, run: str | None, looker: Looker | None = None
+) -> AsyncGenerator[str]:
     """Hints as they come, a comment when there is none, an end when the session is over."""
     watched, source = watch(), hub()
     over = watched.enter(session, user)
-    subscription = await source.subscribe(run)
+    subscription = await source.subscribe(run, looker.page if looker else None)
     loop = asyncio.get_running_loop()
     end_at = loop.time() + LONGEST_SECONDS
+    if looker:
+        source.company.enter(looker)
     try:
         yield f"retry: {RETRY_MS}\n\n"
         while not over.is_set() and loop.time() < end_at:
@@ -56,16 +81,20 @@ async def send_hints(session: str, user: int, run: str | None) -> AsyncGenerator
             except TimeoutError:
                 yield ": still here\n\n"
                 continue
-            yield write(message, run)
+            yield write(message, run, looker)
             if message is Notice.BYE:
                 return
     finally:
+        if looker:
+            source.company.leave(looker)
         source.unsubscribe(subscription)
         watched.leave(session)
 
 
-def write(message: Message, run: str | None) -> str:
+def write(message: Message, run: str | None, looker: Looker | None = None) -> str:
     """One server-sent event. Its data is one line of JSON, so no text can add a line of its own."""
+    if isinstance(message, Seen):
+        return f"event: presence\ndata: {json.dumps(seen_by(looker))}\n\n"
     if isinstance(message, Notice):
         return f"event: {message.value}\ndata: {{}}\n\n"
     return f"event: hint\ndata: {json.dumps(told(message, run))}\n\n"
@@ -76,3 +105,12 @@ def told(hint: Hint, run: str | None) -> dict[str, object]:
     if run is not None and runs is not None:
         runs = {run: runs[run]}
     return {"position": hint.position} | ({} if runs is None else {"runs": runs})
+
+
+def seen_by(looker: Looker | None) -> dict[str, str]:
+    """The part of the page that says who else looks at it. Nothing of it is asked of the store."""
+    if looker is None:
+        return {}
+    others = presence.board.others(looker.page, looker.person)
+    context = {"others": others, "page": looker.page}
+    return {"html": render_to_string("components/onlookers.html", context)}

@@ -155,7 +155,7 @@ def ask(
         "form_key": request.POST.get("form_key", "") if keep else uuid.uuid4().hex,
     }
     if is_partial(request, "facts"):
-        return render(request, "leases/facts.html", context)
+        return render(request, "leases/reclaim_refresh.html", context)
     return render(request, "leases/reclaim.html", context, status=status)
 
 

@@ -191,7 +191,9 @@ function wantedStream() {
   const asked = regions().map((region) => region.dataset.liveStream).filter((of) => of !== undefined);
   if (!asked.length) return null;
   const one = asked.every((of) => of === asked[0]) ? asked[0] : "";
-  return `/live/console${one ? `?run=${encodeURIComponent(one)}` : ""}`;
+  // Being open is the page's sign of life for the others who look at it.
+  const here = document.querySelector("[data-presence]")?.dataset.presence;
+  return `/live/console?${[one && `run=${encodeURIComponent(one)}`, here].filter(Boolean).join("&")}`;
 }
 
 function connect() {
@@ -210,6 +212,7 @@ function connect() {
   source.addEventListener("hint", (event) => {
     try { hinted(JSON.parse(event.data)); } catch { hinted(null); }
   });
+  source.addEventListener("presence", (event) => apply(JSON.parse(event.data).html));
   source.addEventListener("resync", () => hinted(null));
   source.addEventListener("error", () => { streamWorks = false; show(); });
 }
