@@ -56,6 +56,11 @@ def check_budgets(ops: Iterable[Op], final: Final) -> Iterator[Finding]:
     for name, budget in final.budgets.items():
         if budget.parent is not None:
             children[budget.parent].append(name)
+    above = {
+        name: {(e.kind, e.mark): (e.spent, e.reserved) for e in final.budgets[name].entries}
+        for name in children
+        if name in final.budgets
+    }
     for name in by_budget.keys() | final.budgets.keys():
         if name not in final.budgets:
             yield from (
@@ -72,8 +77,8 @@ def check_budgets(ops: Iterable[Op], final: Final) -> Iterator[Finding]:
             if entry.mark
         }
         yield from check_budget(f"budget {name}", by_budget[name], budget, from_below)
-        if budget.parent is not None and budget.parent in final.budgets:
-            yield from check_levels(name, budget, final.budgets[budget.parent])
+        if budget.parent in above:
+            yield from check_levels(name, budget, above[budget.parent])
 
 
 def check_budget(
@@ -166,9 +171,10 @@ def check_holds(what: str, budget: Budget) -> Iterator[Finding]:
             yield Finding(WRONG, what, f"hold {hold} is {state}, its ledger says {ended}")
 
 
-def check_levels(name: str, budget: Budget, parent: Budget) -> Iterator[Finding]:
+def check_levels(
+    name: str, budget: Budget, above: dict[tuple[str, str], tuple[int, int]]
+) -> Iterator[Finding]:
     """What is charged to a budget is charged to the one above it, in the same amounts."""
-    above = {(e.kind, e.mark): (e.spent, e.reserved) for e in parent.entries if e.mark}
     for entry in budget.entries:
         if entry.kind in ("open", "cap") or not entry.mark:
             continue

@@ -258,7 +258,7 @@ def version_of(op: Op, log: Log) -> int | None:
         return next((event.version for event in of_token), None)
     if op.kind in ("release", "reclaim"):
         wanted = {"release": "lease.released", "reclaim": "lease.reclaimed"}[op.kind]
-        found = (e for e in log.events if e.type == wanted and e.mark == f"token {op.ask['token']}")
+        found = (e for e in log.marks.get(f"token {op.ask['token']}", []) if e.type == wanted)
         return next((event.version for event in found), ended_with_run(op, log))
     for mark in reversed(marks_of(op)):
         if mark in log.marks:

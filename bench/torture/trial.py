@@ -57,7 +57,7 @@ SETTLE_SECONDS = 12.0  # of work after the last fault, so that its stop is seen
 DRAIN_SECONDS = 30.0
 PROGRESS_SECONDS = 10.0
 GAP_SECONDS = (0.5, 2.5)  # between two faults, once every hot run is served again
-BACK_SECONDS = 30.0  # then on with the next fault; the verdict says that it was not back in time
+BACK_SECONDS = 60.0  # then on with the next fault; the verdict says that it was not back in time
 # Those of the place, the database and the keys are not for a scratch site.
 KEPT_SETTINGS = ("AGENTSTATE_PG_BIN", "AGENTSTATE_RUN_WRITES_PER_SECOND")
 
@@ -86,7 +86,7 @@ def torture(options: argparse.Namespace) -> int:
         seconds = time.monotonic() - began
         write_final(final, folder / FINAL)
         progress("checking …")
-        given = judge(seed, seconds, history, final, differences, record)
+        given = judge(seed, seconds, options.stop_seconds, history, final, differences, record)
         for line in verdict.lines(given):
             result(line)
         if not given.passed:
@@ -383,6 +383,7 @@ def stored(ground: Ground) -> tuple[Final, list[str]]:
 def judge(
     seed: int,
     seconds: float,
+    longest_allowed: float,
     history: History,
     final: Final,
     differences: list[str],
@@ -393,6 +394,7 @@ def judge(
     return Verdict(
         seed=seed,
         seconds=seconds,
+        longest_allowed=longest_allowed,
         calls=tally.calls,
         acknowledged=tally.acknowledged,
         refused=tally.refused,

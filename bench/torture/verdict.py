@@ -16,7 +16,6 @@ from bench.torture.final import Final
 from bench.torture.history import History
 from bench.torture.order import DOUBLED, HOLE, LOST, MEANINGS, OVERLAP, Finding
 
-BACK_WITHIN_SECONDS = 10.0  # from a fault's end to the next acknowledged call
 SHOWN = 20  # findings that are printed; all of them are in the folder
 
 
@@ -34,11 +33,13 @@ def is_reason(code: str) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What came of a trial. stops: each fault with the seconds from its end until every hot run was
-    served again; None: one never was. differences: what the store's own audit found. unhappy: what
-    went wrong otherwise. codes: of the calls that were not acknowledged."""
+    served again; None: one never was. longest_allowed: of them, in seconds. differences: what the
+    store's own audit found. unhappy: what went wrong otherwise. codes: of the calls that were not
+    acknowledged."""
 
     seed: int
     seconds: float
+    longest_allowed: float
     calls: int
     acknowledged: int
     refused: int
@@ -65,7 +66,7 @@ class Verdict:
         return tuple(
             (fault, stop)
             for fault, stop in self.stops
-            if stop is None or stop > BACK_WITHIN_SECONDS
+            if stop is None or stop > self.longest_allowed
         )
 
     @property
