@@ -86,3 +86,34 @@ def test_a_folder_must_exist(given, tmp_path):
 def test_an_origin_has_a_scheme_and_no_path(given, value):
     given(f"https://a.example,{value}")
     assert value in refusal_of(lambda: env.origins("AGENTSTATE_X"))
+
+
+def test_copies_are_in_this_process_unless_a_redis_is_named(given, monkeypatch):
+    assert env.cache("AGENTSTATE_X")["BACKEND"].endswith("LocMemCache")
+    monkeypatch.setattr(env.importlib.util, "find_spec", lambda _name: object())
+    given("rediss://:secret@cache.example.org:6380/2")
+
+    found = env.cache("AGENTSTATE_X")
+
+    assert found["BACKEND"].endswith("RedisCache")
+    assert found["OPTIONS"]["socket_timeout"] <= 1
+    assert found["OPTIONS"]["serializer"] == "agentstate.caching.Plain"
+
+
+@pytest.mark.parametrize("value", ["redis://", "memcached://host", "localhost:6379", "1"])
+def test_a_cache_that_is_no_redis_is_refused_without_showing_its_password(given, value):
+    given(value)
+
+    told = refusal_of(lambda: env.cache("AGENTSTATE_X"))
+
+    assert "AGENTSTATE_X is (not shown), but must be redis://host" in told
+
+
+def test_a_redis_without_its_package_is_refused_at_start(given, monkeypatch):
+    monkeypatch.setattr(env.importlib.util, "find_spec", lambda _name: None)
+    given("redis://:secret@localhost:6379/0")
+
+    told = refusal_of(lambda: env.cache("AGENTSTATE_X"))
+
+    assert "`redis` is not installed" in told
+    assert "secret" not in told
