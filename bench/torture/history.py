@@ -20,6 +20,7 @@ NEVER = math.inf
 
 # What a try came to. busy: the store says that it did nothing (503 unavailable, 429 and the like).
 OK, REFUSED, BUSY, SILENT = "ok", "refused", "busy", "silent"
+READS = frozenset({"read", "events", "budget", "lease", "feed"})
 # What a call came to, all its tries together. Unknown ones may have happened, once, at any time
 # after they were sent; refused ones have not.
 UNKNOWN = "unknown"
@@ -69,8 +70,8 @@ class Tally:
 
 @dataclass(slots=True)
 class History:
-    """ops: every call, those of many parts taken apart. acknowledged_at: for each thing that calls
-    are about, when those that were acknowledged were sent and answered."""
+    """ops: every call, those of many parts taken apart. acknowledged_at: for each thing that is
+    written to, when the writes that were acknowledged were sent and answered."""
 
     ops: list[Op] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
@@ -123,7 +124,8 @@ def note_try(op: Op, line: dict[str, Any], silent: set[str], history: History) -
     if said == OK:
         tally.acknowledged += 1
         op.outcome = OK
-        history.acknowledged_at[op.on].append((line.get("sent", op.invoked_at), line["at"]))
+        if op.kind not in READS:
+            history.acknowledged_at[op.on].append((line.get("sent", op.invoked_at), line["at"]))
         return
     tally.codes[op.code] += 1
     if said == SILENT:

@@ -58,6 +58,10 @@ def test_tries_are_counted_and_their_ends(wrote):
     assert history.acknowledged_at["run:r"] == [(1.5, 4.0)]
 
 
+def test_a_read_does_not_show_that_writes_are_served(wrote):
+    assert not wrote(sent(kind="read"), came(OK, answer={"version": 1})).acknowledged_at
+
+
 def test_a_batch_is_taken_apart_with_each_parts_answer(wrote):
     parts = [
         {"kind": "append", "on": "run:r", "ask": {"count": 1}},
