@@ -15,7 +15,7 @@ WIDTH = 1_000
 HEIGHT = 120
 LEVELS = 5
 ROW = 22
-LABEL_CHARS = 26
+LABEL_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

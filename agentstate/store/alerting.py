@@ -165,11 +165,13 @@ def say(rule: Rule, figure: Figure) -> str:
 
 
 def told(unit: str, value: float) -> str:
-    """A value with its unit: `23.4 %`, `1.2`, `3`, `90 s`, `250 ms`, `5 h`."""
+    """A value with its unit: `23.4 %`, `1.20`, `3`, `90 s`, `250 ms`, `5 h`, `7 days`."""
     if unit == "share":
         return f"{100 * value:.1f} %"
     if unit == "ratio":
         return f"{value:.2f}"
+    if unit == "hours" and value >= 48:
+        return f"{value / 24:.0f} days"
     whole = f"{value:.0f}" if value == int(value) or value >= 10 else f"{value:.1f}"
     return whole + {"count": "", "seconds": " s", "ms": " ms", "percent": " %", "hours": " h"}[unit]
 

@@ -27,8 +27,8 @@ HEAT_RUNS = 10
 NEWEST = 30
 REFUSALS_READ = 2_000
 GROUPS = 10_000
-NUMBER_OF_EVENTS = "number of the next event"
-WHOLE_RUN = "version of the run"
+# What a guard is on that is no column, by the name that the API gives it.
+EXPECTED_SEQ, VERSION = "expected_seq", "version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +239,8 @@ def columns_of(code: str, wanted: Any) -> list[str]:
     """The columns that a refused command wanted to write, or what it expected of the run."""
     told = wanted if isinstance(wanted, dict) else {}
     if code == SeqConflict.code:
-        return [NUMBER_OF_EVENTS]
+        return [EXPECTED_SEQ]
     for name in ("columns", "expect"):
         if told.get(name):
             return [str(column) for column in told[name]]
-    return ["status"] if "to" in told else [WHOLE_RUN]
+    return ["status"] if "to" in told else [VERSION]

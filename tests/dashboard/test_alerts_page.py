@@ -136,4 +136,4 @@ def test_bounds_are_said_in_words():
     words = {name: queries.read_line(rule, None).bounds for name, rule in RULES.items()}
     assert words["budget-nearly-used"] == "warns from 80 %, alerts from 95 %"
     assert words["overdue-runs"] == "alerts from 1"
-    assert words["key-expires"] == "warns at 168 h, alerts at 24 h or less"
+    assert words["key-expires"] == "warns at 7 days, alerts at 24 h or less"

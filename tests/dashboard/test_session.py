@@ -5,7 +5,8 @@ from django.test import Client
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 
-PAGES = ["/runs", "/runs/42", "/leases", "/leases/run:42", "/leases/run:42/reclaim", "/contention"]
+PAGES = ["/runs", "/runs/42", "/leases", "/leases/run:42", "/leases/run:42/reclaim", "/contention",
+         "/alerts", "/alerts/fenced/acknowledge"]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", PAGES)

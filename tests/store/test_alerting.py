@@ -156,7 +156,7 @@ def test_every_rule_has_sensible_bounds_and_a_message_that_can_be_said(rule):
     [
         ("share", 0.2341, "23.4 %"), ("ratio", 1.2, "1.20"), ("count", 3, "3"),
         ("seconds", 61.7, "62 s"), ("seconds", 1.25, "1.2 s"), ("ms", 250, "250 ms"),
-        ("percent", 80.0, "80 %"), ("hours", 0.5, "0.5 h"),
+        ("percent", 80.0, "80 %"), ("hours", 0.5, "0.5 h"), ("hours", 168, "7 days"),
     ],
 )  # fmt: skip
 def test_a_value_is_said_with_its_unit(unit, value, said):
