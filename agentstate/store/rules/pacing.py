@@ -69,7 +69,9 @@ def pace(run: RunRow, *, now: datetime, per_second: int) -> RunRow:
     limit = limit_of(run, now=now, per_second=per_second)
     if limit is None:
         return run
-    due = now if run.paced_at is None else max(now, min(run.paced_at, now + AHEAD_MAX))
+    # Further ahead than a write can bring it: the clock was set back. It counts from now on.
+    known = run.paced_at is not None and run.paced_at <= now + AHEAD_MAX
+    due = max(now, run.paced_at) if known and run.paced_at is not None else now
     wait = due - now - (limit.burst - 1) * limit.gap
     if wait > timedelta(0):
         raise _hot(run, limit, wait)
