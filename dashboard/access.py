@@ -118,7 +118,17 @@ def _with_scope(access: Access, action: str, scope: str, why: str) -> Verdict:
 
 def _of_run(access: Access, run: Mapping[str, Any]) -> list[Verdict]:
     moves = [_move(access, run, action, to) for action, to in MOVES.items()]
-    return [_reclaim(access, run), *moves]
+    return [_reclaim(access, run), *moves, *(_deed(access, run, action) for action in DEEDS)]
+
+
+# What else an operator may do to a run, and whether only before its end.
+DEEDS = {"signal": True, "brake": True, "edit": False, "keep": False}
+
+
+def _deed(access: Access, run: Mapping[str, Any], action: str) -> Verdict:
+    if DEEDS[action] and run["status"] in TERMINAL:
+        return Verdict(action=action, allowed=False, why=f"the run is {run['status']}")
+    return _with_scope(access, action, "operate", NEEDS_OPERATOR)
 
 
 def _of_unit(access: Access, unit: Mapping[str, Any]) -> list[Verdict]:

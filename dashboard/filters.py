@@ -19,7 +19,10 @@ LEASE_STATES = ("live", "lapsed", "free")
 LIVE = tuple(str(status) for status in Status if status not in TERMINAL)
 UNITS = {"m": 60, "h": 3600, "d": 86_400}
 ALIASES = {"owner": "worker", "run": "key"}
-FIELDS = ("status", "task", "key", "worker", "tag", "lease", "since", "budget")
+FIELDS = (
+    "status", "task", "key", "worker", "tag", "lease", "since", "budget", "overdue", "parent",
+)  # fmt: skip
+YES_NO = ("yes", "no")
 
 _PART = re.compile(
     r'(?P<sign>-?)(?P<field>[A-Za-z_.]+):(?P<value>"[^"]*"?|[^\s"]*)|(?P<word>"[^"]*"?|[^\s"]+)'
@@ -121,6 +124,8 @@ def _wrong(field: str, value: str) -> str:
         return f"one of {', '.join(Status)}, live, ended"
     if field == "lease" and value not in LEASE_STATES:
         return f"one of {', '.join(LEASE_STATES)}"
+    if field == "overdue" and value not in YES_NO:
+        return f"one of {', '.join(YES_NO)}"
     if field == "since" and not (_SINCE.fullmatch(value) and 0 < seconds(value) <= 3650 * 86_400):
         return "a span such as 30m, 2h or 7d"
     if field == "budget" and not _BUDGET.fullmatch(value):

@@ -44,13 +44,16 @@ def preview(text: str) -> SafeString:
     length = 0
     found = list(tokens(text))
     for at, piece in enumerate(found):
+        following = found[at + 1] if at + 1 < len(found) else ""
+        if piece in ("[", "{") and following in ("]", "}") and at:
+            pieces.append('<span class="p-name">\u2013</span>')  # an empty list or object
         if piece in "{}[],:" or length > PREVIEW_CHARS:
             continue
-        is_name = found[at + 1 : at + 2] == [":"]
+        is_name = following == ":"
         plain = " ".join(_unquoted(piece).split())[: PREVIEW_CHARS - length + 1]
         length += len(plain) + 2
-        kind = "p-name" if is_name else "p-value"
-        pieces.append(f'<span class="{kind}">{escape(plain)}</span>')
+        kind, ending = ("p-name", ":") if is_name else ("p-value", "")
+        pieces.append(f'<span class="{kind}">{escape(plain)}{ending}</span>')
     return mark_safe(" ".join(pieces))  # noqa: S308  each piece was escaped
 
 

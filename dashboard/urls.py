@@ -8,7 +8,9 @@ from dashboard.views import (
     actions,
     alerts,
     budgets,
+    checks,
     contention,
+    deeds,
     leases,
     receipts,
     runs,
@@ -30,6 +32,12 @@ urlpatterns = [
     path("runs/<str:key>/refresh", story.refresh, name="run-refresh"),
     path("runs/<str:key>/timeline", story.show_timeline, name="run-timeline"),
     path("runs/<str:key>/events/<int:seq>/payload", story.payload, name="run-payload"),
+    path("runs/<str:key>/invariants", checks.show, name="run-invariants"),
+    path("runs/<str:key>/export", checks.export_run, name="run-export"),
+    *(
+        path(f"runs/<str:key>/{action}", deeds.act, {"action": action}, name=f"run-{action}")
+        for action in deeds.DEEDS
+    ),
     path("runs/<str:key>/<str:action>", story.act, name="run-act"),
     path("leases", leases.show, name="leases"),
     path("leases/<str:unit>", leases.show_unit, name="lease"),

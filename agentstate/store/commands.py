@@ -340,7 +340,8 @@ class Patch(Command[Changed]):
     add: to counters. tags_add, tags_remove: as sets. hold: keep it whatever its retention says.
     retain_seconds: how long it is kept after its end. expect: clauses that have to hold
     (`rules/expect.py`). id: a change id; the same id again answers the first version.
-    An operator without the holder's token may change tags, notes, hold and retention alone.
+    An operator without the holder's token may change tags, notes, hold and retention alone; the
+    reason is kept with what the operator did.
     Refuses NotFound, StaleFence, FenceRequired, AlreadyTerminal (a run that has ended takes those
     four), VersionConflict, ExpectationFailed, Invalid.
     """
@@ -358,9 +359,11 @@ class Patch(Command[Changed]):
     id: str | None = None
     if_match: int | None = None
     fence: int | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         names.check_run_key("run", self.run)
+        names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
         if self.notes is not None:
             names.check_text("notes", self.notes, at_most=names.NOTES_CHARS)
         for path, value in self.attrs.items():

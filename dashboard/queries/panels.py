@@ -26,10 +26,10 @@ class Panel[R]:
     failed: str = ""
 
 
-def read_panel[R](read: Callable[[], R]) -> Panel[R]:
+def read_panel[R](read: Callable[[], R], *, milliseconds: int | None = None) -> Panel[R]:
     """Ask within the limit. A failure is the panel's own, and is logged."""
     try:
-        with at_most(PANEL_MS):
+        with at_most(PANEL_MS if milliseconds is None else milliseconds):
             return Panel(found=read())
     except TooSlow:
         return Panel(failed=SLOW)

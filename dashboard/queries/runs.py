@@ -96,6 +96,11 @@ def _condition(field: str, value: str, now: datetime) -> Q:
             return Q(tags__contains=[value])
         case "lease":
             return _lease_condition(value, now)
+        case "overdue":
+            overdue = Q(deadline_at__lte=now, ended_at__isnull=True)
+            return overdue if value == "yes" else ~overdue
+        case "parent":
+            return Q(parent__key=value)
         case "since":
             return Q(created_at__gte=now - filters.span(value))
         case "budget":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,8 @@ from agentstate.store.models import (
     OperatorAction,
     Refusal,
     Run,
+    Telemetry,
+    Worker,
 )
 from dashboard.queries.terms import Term, newest_terms
 
@@ -29,6 +32,7 @@ PREVIEW_CHARS = 600
 PREVIEW_STORED_OCTETS_MAX = 32 * 1024
 ROWS_SHOWN = 100
 TERMS_SHOWN = 200
+CHILDREN_SHOWN = 8
 REFUSALS_DRAWN = 500
 MARKS_EXACT = 2_000
 MARKS_SAMPLED = 800
@@ -84,6 +88,18 @@ class Head:
     budgets: list[Budget]
     parent_key: str | None
     now: datetime
+    telemetry: Telemetry | None = None
+    children: list[str] = field(default_factory=list)
+    more_children: bool = False
+
+    @property
+    def overdue(self) -> bool:
+        run = self.run
+        return run.deadline_at is not None and run.deadline_at <= self.now and not run.ended_at
+
+    @property
+    def braked(self) -> bool:
+        return self.run.brake_until is not None and self.now < self.run.brake_until
 
     @property
     def held(self) -> bool:
@@ -105,15 +121,20 @@ def is_live(lease: Lease | None, now: datetime) -> bool:
 
 
 def read_head(key: str, *, now: datetime) -> Head | None:
-    run = Run.objects.select_related("parent").filter(key=key).first()
+    run = Run.objects.select_related("parent", "telemetry").filter(key=key).first()
     if run is None:
         return None
+    parts = Run.objects.filter(parent=run).order_by("created_at", "id")
+    children = list(parts.values_list("key", flat=True)[: CHILDREN_SHOWN + 1])
     return Head(
         run=run,
         lease=Lease.objects.filter(unit=f"run:{key}").first(),
         budgets=list(Budget.objects.filter(run=run).order_by("name")),
         parent_key=run.parent.key if run.parent else None,
         now=now,
+        telemetry=getattr(run, "telemetry", None),
+        children=children[:CHILDREN_SHOWN],
+        more_children=len(children) > CHILDREN_SHOWN,
     )
 
 
@@ -268,3 +289,36 @@ def count_story(run: UUID, unit: str) -> dict[str, int]:
         "refused": Refusal.objects.filter(run_id=run)[:ROWS_SHOWN].count(),
         "audit": OperatorAction.objects.filter(run_id=run)[:ROWS_SHOWN].count(),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """What a holder is to be told. told: it has renewed since."""
+
+    signal: str
+    reason: str
+    by: str
+    at: datetime
+    told: bool
+
+
+def read_signals(lease: Lease | None) -> list[Signal]:
+    """The signals of a run and the drain of its holder, the oldest first."""
+    if lease is None:
+        return []
+    asked = [
+        (one["signal"], one["reason"], one["by"], datetime.fromisoformat(one["at"]))
+        for one in json.loads(lease.signals or "[]")
+    ]
+    if lease.owner:
+        names = {lease.owner, lease.owner.split("~")[0]}
+        drains = Worker.objects.filter(name__in=names, drain_at__isnull=False)
+        asked += [("drain", d.drain_reason, d.drain_by, d.drain_at) for d in drains if d.drain_at]
+    return [
+        Signal(signal=signal, reason=reason, by=by, at=at, told=_told(lease, at))
+        for signal, reason, by, at in sorted(asked, key=lambda one: one[3])
+    ]
+
+
+def _told(lease: Lease, at: datetime) -> bool:
+    return lease.token is not None and lease.renewed_at is not None and lease.renewed_at > at

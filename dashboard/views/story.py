@@ -265,6 +265,9 @@ def describe_live(request: ConsoleRequest, head: Head) -> dict[str, Any]:
         "sentence": sentences.waiting_for(head.run, head.lease, head.now),
         "counts": queries.count_story(head.run.id, f"run:{head.run.key}"),
         "tabs": TABS,
+        "moves": MOVES,
+        "telemetry": head.telemetry,
+        "signals": queries.read_signals(head.lease),
     }
 
 

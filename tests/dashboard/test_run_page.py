@@ -89,7 +89,7 @@ def test_events_come_in_order_with_what_they_say(store, viewer):
     page = show(viewer)
 
     assert page.rows("e-") == ["1", "2"]
-    assert "tool bash action ls" in page.text
+    assert "tool: bash action: ls" in page.text
 
 
 def test_a_long_run_shows_its_newest_and_reads_on_both_ways(store, viewer, monkeypatch):

@@ -251,7 +251,8 @@ def patch(ask: Patch, on: Deciding) -> Changed:
         add=write(ask.add) if ask.add else None,
     )
     if by_operator and on.by.kind == "person":
-        on.act("run.changed", run.key, changed, before=_kept(run), after=_kept(changed))
+        kept = {"before": _kept(run), "after": _kept(changed)}
+        on.act("run.changed", run.key, changed, reason=ask.reason, **kept)
     return Changed(run=run.key, version=changed.version, last_seq=changed.last_seq, at=on.draft.now)
 
 

@@ -1,0 +1,229 @@
+"""What an operator may do to a run beside moving it: signal, brake, edit, keep. Each one asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from agentstate.store.commands import SIGNALS, BrakeRun, Command, Patch, SignalRun
+from agentstate.store.errors import Invalid
+from agentstate.store.models import IdempotencyRecord, Run
+from dashboard import sentences
+from dashboard.access import allowed_actions
+from dashboard.asking import Done, carry_out, form_context, read_reason
+from dashboard.forms import whole
+from dashboard.pages import ConsoleRequest, page
+from dashboard.queries.story import Head
+from dashboard.views import story
+
+DAY_SECONDS = 86_400
+NOTHING_CHANGED = "Nothing is different from how it is: change something first."
+
+
+class Refusable(Exception):
+    """What was typed cannot be made a command of; the text says what to mend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """seen: what the form carries of how it was; another value now means that somebody was faster.
+    command: made of the form and the reason; raises Refusable and Invalid."""
+
+    title: str
+    seen: Callable[[Head], str]
+    command: Callable[[ConsoleRequest, Head, str], Command[Any]]
+    told: str
+
+
+def _signal(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
+    signal = request.POST.get("signal", "")
+    if signal not in SIGNALS:
+        raise Refusable("Choose what the holder is to be told.")
+    return SignalRun(run=head.run.key, signal=signal, reason=reason)
+
+
+def _brake(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
+    if request.POST.get("lift") == "yes":
+        return BrakeRun(run=head.run.key, per_second=None, reason=reason)
+    per_second = whole(request.POST.get("per_second", "").strip())
+    minutes = whole(request.POST.get("minutes", "").strip())
+    if not per_second or not minutes:
+        raise Refusable("Writes a second and minutes are whole numbers from 1 on.")
+    return BrakeRun(run=head.run.key, per_second=per_second, seconds=minutes * 60, reason=reason)
+
+
+def _edit(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
+    """Tags as a set, so that nobody's is lost; notes only if they are still what was seen."""
+    run = head.run
+    notes = request.POST.get("notes", "").replace("\r\n", "\n")
+    seen = request.POST.get("seen", "").replace("\r\n", "\n")
+    added = [tag for part in request.POST.get("tags", "").split(",") if (tag := part.strip())]
+    removed = [tag for tag in request.POST.getlist("remove") if tag not in added]
+    if notes == seen and not added and not removed:
+        raise Refusable(NOTHING_CHANGED)
+    return Patch(
+        run=run.key,
+        notes=None if notes == seen else notes,
+        tags_add=tuple(added),
+        tags_remove=tuple(removed),
+        expect={} if notes == seen else {"notes": seen},
+        reason=reason,
+    )
+
+
+def _keep(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
+    run = head.run
+    hold = request.POST.get("hold") == "yes"
+    typed = request.POST.get("days", "").strip()
+    days = whole(typed)
+    if typed and days is None:
+        raise Refusable("Days are a whole number from 0 on.")
+    same = days is None or days * DAY_SECONDS == run.retain_seconds
+    if hold == run.hold and same and not sent_before(request):
+        raise Refusable(NOTHING_CHANGED)
+    return Patch(
+        run=run.key,
+        hold=hold,
+        retain_seconds=None if same or days is None else days * DAY_SECONDS,
+        reason=reason,
+    )
+
+
+def _holder(head: Head) -> str:
+    lease = head.lease
+    return f"{lease.owner} #{lease.token}" if lease and lease.token else "nobody"
+
+
+def _braked(head: Head) -> str:
+    run = head.run
+    if run.brake_until is None or run.brake_until <= head.now:
+        return "none"
+    return f"{run.brake_per_second} a second until {run.brake_until:%H:%M:%S} UTC"
+
+
+def _kept(head: Head) -> str:
+    run = head.run
+    span = "for ever" if run.retain_seconds is None else f"{run.retain_seconds} s after its end"
+    return f"{span}{', held' if run.hold else ''}"
+
+
+DEEDS = {
+    "signal": Deed(
+        title="Signal the holder of",
+        seen=_holder,
+        command=_signal,
+        told="{key}: its holder is told at its next renewal.",
+    ),
+    "brake": Deed(
+        title="Brake", seen=_braked, command=_brake, told="{key}: the brake is set as you asked."
+    ),
+    "edit": Deed(
+        title="Tags and notes of",
+        seen=lambda head: head.run.notes,
+        command=_edit,
+        told="{key}: tags and notes are saved.",
+    ),
+    "keep": Deed(
+        title="How long to keep", seen=_kept, command=_keep, told="{key}: kept as you asked."
+    ),
+}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
+def act(request: ConsoleRequest, key: str, action: str) -> HttpResponseBase:
+    """Ask with the facts, then give one command, if it is still as the operator saw it."""
+    head = story.read_head(key)
+    if head is None:
+        raise Http404
+    if request.method != "POST":
+        return ask(request, head, action)
+    reason, error = read_reason(request)
+    if error:
+        return ask(request, head, action, done=Done(error=error))
+    deed = DEEDS[action]
+    if moved_on(request, head, deed):
+        return ask(request, head, action, saw=request.POST["seen"])
+    try:
+        command = deed.command(request, head, reason)
+    except (Refusable, Invalid) as wrong:
+        rule = wrong.rule if isinstance(wrong, Invalid) else str(wrong)
+        return ask(request, head, action, done=Done(error=rule))
+    done = carry_out(request, command)
+    if done.result is None:
+        return ask(request, story.read_head(key) or head, action, done=done)
+    messages.success(request, deed.told.format(key=key), extra_tags="check-circle")
+    return redirect("run", key=key)
+
+
+def moved_on(request: ConsoleRequest, head: Head, deed: Deed) -> bool:
+    """Whether somebody was faster; not so for a form that was carried out and is sent again."""
+    seen = request.POST.get("seen")
+    if seen is None or seen.replace("\r\n", "\n") == deed.seen(head):
+        return False
+    return not sent_before(request)
+
+
+def sent_before(request: ConsoleRequest) -> bool:
+    """Whether this very form was carried out: the store will answer as it did then."""
+    principal = request.access.caller.principal
+    form_key = request.POST.get("form_key", "").replace("\0", "")
+    return IdempotencyRecord.objects.filter(principal=principal, key=form_key).exists()
+
+
+def ask(
+    request: ConsoleRequest,
+    head: Head,
+    action: str,
+    *,
+    done: Done[Any] | None = None,
+    saw: str | None = None,
+) -> HttpResponseBase:
+    """The page that asks. saw: what the operator had seen, and is so no more."""
+    run, deed = head.run, DEEDS[action]
+    thing = {"kind": "run", "status": run.status, "held": head.held, "live": head.live}
+    refused_now = saw is not None or (done is not None and done.refused is not None)
+    context = story.here(request, head) | form_context(request, done)
+    context |= {
+        "action": action,
+        "title": deed.title,
+        "verdict": allowed_actions(request.access, thing)[action],
+        "sentence": sentences.waiting_for(run, head.lease, head.now),
+        "lease_state": sentences.lease_state(head.lease, head.now),
+        "saw": saw,
+        "is_so": deed.seen(head),
+        "seen": request.POST.get("seen") if done and done.error else deed.seen(head),
+        "signals": SIGNALS,
+        "typed": typed(request, run, keep=not refused_now),
+        "braked": _braked(head),
+        "retain_span": timedelta(seconds=run.retain_seconds) if run.retain_seconds else None,
+    }
+    if saw is not None:  # what was sent is not to be taken for what is sent next
+        context["form_key"] = uuid.uuid4().hex
+    status = 409 if saw is not None else done.status if done else 200
+    return render(request, f"story/ask_{action}.html", context, status=status)
+
+
+def typed(request: ConsoleRequest, run: Run, *, keep: bool) -> dict[str, Any]:
+    """What the fields hold: as they were typed, or at first as it is."""
+    days = run.retain_seconds // DAY_SECONDS if run.retain_seconds is not None else ""
+    if request.method == "POST":
+        return {
+            "signal": request.POST.get("signal", ""),
+            "per_second": request.POST.get("per_second", ""),
+            "minutes": request.POST.get("minutes", ""),
+            "notes": request.POST.get("notes", ""),
+            "tags": request.POST.get("tags", ""),
+            "remove": request.POST.getlist("remove"),
+            "hold": request.POST.get("hold") == "yes" if keep else run.hold,
+            "days": request.POST.get("days", "") if keep else days,
+        }
+    return {"notes": run.notes, "hold": run.hold, "days": days, "minutes": "10"}
