@@ -15,6 +15,7 @@ from django.test import TransactionTestCase
 from agentstate import postgres, presence
 from agentstate.caching import copies
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
+from agentstate.store import audit
 from tests import clock as test_clock
 
 # How long an example takes says more about what else the machine does than about the code.
@@ -101,6 +102,37 @@ def no_copies() -> None:
     """No test begins with copies of what another one had in its database, nor with its people."""
     copies.empty()
     presence.board._signs = {}
+
+
+# Where whatever a test did to the store has to add up when it is over.
+VERIFIED = {"store", "api", "live", "tasks", "client"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_broken(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test that wrote to the store, derive everything from its events again.
+
+    One that damages the store on purpose is marked `damages`.
+    """
+    database = {"db", "transactional_db"} & set(request.fixturenames)
+    marker = request.node.get_closest_marker("django_db")
+    if not (database or marker) or request.path.parent.name not in VERIFIED:
+        yield
+        return
+    request.getfixturevalue("_django_db_helper")
+    yield
+    if request.node.get_closest_marker("damages") is None and not connection.needs_rollback:
+        assert differences() == []
+
+
+def differences() -> list[audit.Difference]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM agentstate_run) OR EXISTS (SELECT FROM agentstate_budget)"
+            " OR EXISTS (SELECT FROM agentstate_leaseterm)"
+        )
+        (written,) = cursor.fetchone()
+    return audit.differences() if written else []
 
 
 @pytest.fixture

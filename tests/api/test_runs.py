@@ -340,6 +340,7 @@ def test_verify_says_that_a_run_is_sound(transactional_db, api):
     assert answer.json == {"run": "42", "sound": True, "differences": []}
 
 
+@pytest.mark.damages
 def test_verify_tells_what_does_not_follow_from_the_events(transactional_db, api):
     api.create("42")
     rows("UPDATE agentstate_run SET last_seq = 9 WHERE key = '42'")

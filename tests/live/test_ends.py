@@ -78,6 +78,7 @@ def test_the_usual_intervals_end_a_revoked_key_within_ten_seconds():
     assert follow.PING_SECONDS <= 10
 
 
+@pytest.mark.damages
 def test_a_run_past_its_retention_ends_its_streams(store, follow, quick, clock):
     store.create("42", retain_seconds=10)
     store.append("42")

@@ -67,6 +67,7 @@ def test_one_run_can_be_verified_and_an_unknown_one_is_not_found(busy):
         audit.verify_run("43")
 
 
+@pytest.mark.damages
 def test_the_feed_is_verified_too(busy):
     from agentstate.store import feed
 

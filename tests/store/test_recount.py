@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import call_command
 
-from agentstate.store import partitions, recount, retention
+from agentstate.store import minutes, partitions, recount, retention
 from agentstate.store.callers import SYSTEM
 from agentstate.store.commands import (
     Append,
@@ -31,7 +31,9 @@ from tests.store.asking import VIEWER, at_once, event, rows
 
 
 @pytest.fixture(autouse=True)
-def _nothing_counted_yet(transactional_db):
+def _nothing_counted_yet(transactional_db, monkeypatch):
+    """And nothing written but by the test."""
+    monkeypatch.setattr(minutes, "PAUSE_SECONDS", float("inf"))
     TALLY.forget()
 
 
@@ -76,7 +78,7 @@ def batch(store, *runs, **more):
     return store.ask(Batch(operations=operations))
 
 
-def minutes():
+def counted():
     """What can be made again of the minutes."""
     events = rows(
         "SELECT minute, run_key, sum(events)::int FROM agentstate_minute GROUP BY 1, 2"
@@ -101,28 +103,28 @@ def test_minutes_and_rows_agree_whatever_was_asked(store, clock):
 def test_what_was_lost_is_counted_exactly_as_it_would_have_been(store, clock):
     work(store, clock)
     TALLY.write()
-    whole = minutes()
+    whole = counted()
     rows("DELETE FROM agentstate_minute")
     clock.advance(minutes=3)
     lost = recount.difference()
     assert {wrong.counted for wrong in lost} == {0}
 
     assert recount.rebuild() == len(lost) > 0
-    assert minutes() == whole
+    assert counted() == whole
     assert recount.rebuild() == 0
-    assert minutes() == whole
+    assert counted() == whole
 
 
 def test_a_part_that_was_lost_and_one_that_came_twice_are_mended(store, clock):
     work(store, clock)
     TALLY.write()
-    whole = minutes()
+    whole = counted()
     rows("DELETE FROM agentstate_minute WHERE operation = 'create'")
     rows("UPDATE agentstate_minute SET count = count * 2 WHERE outcome = 'stale-fence'")
     rows("UPDATE agentstate_minute SET events = events * 2 WHERE operation = 'batch'")
     clock.advance(minutes=3)
     recount.rebuild()
-    assert minutes() == whole
+    assert counted() == whole
 
 
 def test_one_run_alone_is_counted_again(store, clock):
@@ -197,14 +199,14 @@ def test_a_run_that_went_with_its_week_changes_no_minute(store, clock):
     store.move("42", "cancelled")
     TALLY.write()
     clock.advance(days=8)
-    before = minutes()
+    before = counted()
     while retention.drop_oldest_week():
         pass
     store.create("42")
     TALLY.write()
     clock.advance(minutes=3)
     assert recount.rebuild() == 0
-    assert minutes()[1] == before[1] != []
+    assert counted()[1] == before[1] != []
     partitions.ensure_ahead()
 
 

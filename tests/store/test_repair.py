@@ -59,6 +59,7 @@ def test_the_command_says_what_holds_and_ends_with_1_when_something_does_not(bus
         call_command("verify", run="nope")
 
 
+@pytest.mark.damages
 def test_a_hole_in_the_log_is_not_papered_over(busy):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE agentstate_event DISABLE TRIGGER USER")

@@ -96,6 +96,7 @@ def test_paging_over_the_sort_keys_gives_each_row_once(run, limit):
     assert found == WHOLE
 
 
+@pytest.mark.damages
 def test_the_order_is_right_on_both_sides_of_the_millionth_event(store):
     """A million rows would take a while: the log is brought in as far as it matters."""
     store.create("big")
@@ -137,6 +138,7 @@ def pages(**wanted):
             return found
 
 
+@pytest.mark.damages
 @pytest.mark.parametrize("prefix", ["1", "10", "100000", "1000000", "10000000", "00001", "0000001"])
 def test_a_prefix_finds_numbers_of_every_length(store, prefix):
     store.create("big")

@@ -99,6 +99,7 @@ def test_its_text_is_a_calm_table_and_each_invariant(eventful):
     assert "BROKEN" not in text
 
 
+@pytest.mark.damages
 def test_a_broken_invariant_is_named_with_its_place_and_the_command_fails(eventful):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE agentstate_budget SET spent = 8 WHERE spent = 7")
