@@ -5,6 +5,7 @@ import psycopg
 import pytest
 from django.db import connection
 
+from agentstate.caching import copies
 from agentstate.live import hub as hubs
 from agentstate.live.hub import Hint, Hub, Notice, Subscription, parse
 from agentstate.live.views import write
@@ -117,6 +118,30 @@ def test_after_a_cut_streams_look_again_and_hear_what_comes_next(transactional_d
         return first, second
 
     assert asyncio.run(play()) == (Notice.RESYNC, Hint(2, None))
+
+
+def test_what_other_processes_wrote_ends_copies_before_pages_hear_of_it(transactional_db):
+    counted = iter(range(100))
+
+    def count(name):
+        return copies.count(name, fill=lambda: next(counted), read=int)
+
+    async def play():
+        hub = Hub()
+        stream = await hub.subscribe()
+        before = count("statuses"), count("lapsed")
+        seen = []
+        for kinds in (["run"], ["lease"], []):
+            await asyncio.to_thread(tell, {"position": 1, "kinds": kinds})
+            assert await asyncio.wait_for(stream.queue.get(), 10) == Hint(1, None, tuple(kinds))
+            seen.append((count("statuses"), count("lapsed")))
+        hub.unsubscribe(stream)
+        return before, seen
+
+    before, seen = asyncio.run(play())
+
+    assert before == (0, 1)
+    assert seen == [(2, 1), (2, 3), (2, 3)]
 
 
 def other() -> psycopg.Connection:

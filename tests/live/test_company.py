@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 
 import psycopg
 import pytest
+from django.conf import settings
+from django.db import connection
 
-from agentstate import presence
+from agentstate import postgres, presence
 from agentstate.live import company
 from agentstate.live.company import Looker, parse
 from agentstate.live.hub import Hub, Notice, Seen, conninfo
@@ -28,9 +33,21 @@ class Process:
         self.stream = await self.hub.subscribe("42", self.looker.page)
         self.hub.company.enter(self.looker)
 
-    def close(self):
+    async def close(self):
+        """Leave, and let what is still being told be told."""
         self.hub.company.leave(self.looker)
         self.hub.unsubscribe(self.stream)
+        await self.told()
+
+    async def told(self):
+        if (telling := self.hub.company._telling) is not None:
+            await telling
+
+    async def knows_since(self, looker):
+        async with asyncio.timeout(20):
+            while (since := self.board.since(looker.person, looker.instance)) is None:
+                await asyncio.sleep(0.01)
+        return since
 
     async def until_it_sees(self, *names):
         async with asyncio.timeout(20):
@@ -53,7 +70,8 @@ def test_two_processes_see_each_other_come_and_go(transactional_db):
         # It stays subscribed, as another page of the same process would.
         other.hub.company.leave(BO)
         await one.until_it_sees()
-        one.close()
+        await one.close()
+        await other.close()
 
     asyncio.run(play())
 
@@ -64,15 +82,58 @@ def test_a_process_that_comes_later_asks_who_is_there(transactional_db, monkeypa
     async def play():
         one = Process(ANA)
         await one.open()
-        async with asyncio.timeout(20):
-            while one.board.since("ana", ANA.instance) is None:
-                await asyncio.sleep(0.01)
+        since = await one.knows_since(ANA)
         later = Process(BO)
         later.stream = await later.hub.subscribe("42", "run:42")
         await later.until_it_sees("ana")
-        assert later.board.since("ana", ANA.instance) == one.board.since("ana", ANA.instance)
+        async with asyncio.timeout(20):
+            while await later.knows_since(ANA) != since:
+                await asyncio.sleep(0.01)
+        await one.close()
+        await later.close()
 
     asyncio.run(play())
+
+
+PAGES_ALONE = """
+import time
+from wsgiref.util import setup_testing_defaults
+from agentstate.wsgi import application
+from agentstate.presence import board
+
+request = {}
+setup_testing_defaults(request)
+for _ in range(2):
+    list(application(request, lambda *answer: None))
+ends = time.monotonic() + 60
+while not board.others("run:42", "ana") and time.monotonic() < ends:
+    time.sleep(0.02)
+print([one.name for one in board.others("run:42", "ana")])
+"""
+
+
+def test_a_process_that_only_serves_pages_hears_it_too(transactional_db):
+    dbname = connection.settings_dict["NAME"]
+    environment = os.environ | {
+        "DATABASE_URL": postgres.conninfo(settings.DATABASE_PARTS, dbname=dbname),
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "AGENTSTATE_TEST_HOME": str(settings.AGENTSTATE_HOME),
+    }
+    pages = subprocess.Popen(
+        [sys.executable, "-c", PAGES_ALONE],
+        env=environment, cwd=settings.BASE_DIR, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    async def play():
+        other = Process(BO)
+        await other.open()
+        said = await asyncio.to_thread(pages.communicate, timeout=120)
+        await other.close()
+        return said
+
+    said, _ = asyncio.run(play())
+
+    assert said.split("\n")[-2] == "['bo']"
 
 
 def test_after_a_cut_it_hears_again_of_who_came_meanwhile(transactional_db):
@@ -83,6 +144,8 @@ def test_after_a_cut_it_hears_again_of_who_came_meanwhile(transactional_db):
         await other.open()
         await one.until_it_sees("bo")
         await other.until_it_sees("ana")
+        await one.close()
+        await other.close()
 
     asyncio.run(play())
 
@@ -103,9 +166,11 @@ def test_a_page_that_came_back_before_its_end_was_seen_is_still_here(transaction
         await one.until_it_sees("bo")
         other.hub.company.enter(BO)  # the browser's new stream, then the end of the old one
         other.hub.company.leave(BO)
-        await one.hub.company._tell_all()
-        await other.hub.company._tell_all()
+        await other.told()
+        await one.told()
         assert one.seen() == ["bo"]
+        await one.close()
+        await other.close()
 
     asyncio.run(play())
 
@@ -114,9 +179,8 @@ def test_a_stamp_is_the_databases(clock):
     async def play():
         one = Process(ANA)
         await one.open()
-        async with asyncio.timeout(20):
-            while (since := one.board.since("ana", ANA.instance)) is None:
-                await asyncio.sleep(0.01)
+        since = await one.knows_since(ANA)
+        await one.close()
         return since
 
     assert asyncio.run(play()) == int(clock.now.timestamp() * 1_000_000)
@@ -134,6 +198,8 @@ def test_very_many_pages_are_told_in_several_parts(transactional_db):
         async with asyncio.timeout(20):
             while len(one.seen()) < 301:
                 await one.stream.queue.get()
+        await one.close()
+        await other.close()
 
     asyncio.run(play())
 
