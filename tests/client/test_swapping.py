@@ -69,21 +69,20 @@ def test_giving_up_says_how_often_and_what_stood_in_the_way(worker):
 
 def test_giving_up_is_counted_and_a_try_that_holds_is_not(worker):
     client, other = worker("a"), worker("b")
-    client.create(task="audit", key="42")
-    TALLY.forget()
+    client.create(task="audit", key="given-up")
 
     def change(record: RunRecord) -> dict[str, int]:
-        other.cas("42", counted, attempts=1)
+        other.cas("given-up", counted, attempts=1)
         return {"n": -1}
 
     for attempts in (1, 3):
         with pytest.raises(GaveUp):
-            client.cas("42", change, attempts=attempts)
+            client.cas("given-up", change, attempts=attempts)
 
     TALLY.write()
     found = rows(
         "SELECT outcome, sum(count)::int, sum(gave_up)::int FROM agentstate_minute"
-        " WHERE operation = 'patch' GROUP BY outcome ORDER BY outcome"
+        " WHERE run_key = 'given-up' AND operation = 'patch' GROUP BY outcome ORDER BY outcome"
     )
     assert found == [("ok", 4, 0), ("version-conflict", 4, 2)]
 
