@@ -81,6 +81,13 @@ ATTEMPTS_MAX = {
     "schema": {"type": "integer", "minimum": 1},
 }
 
+DEADLINE = {
+    "name": "Agentstate-Deadline",
+    "in": "header",
+    "description": "milliseconds: what cannot begin within them is 503 with nothing written",
+    "schema": {"type": "integer", "minimum": 1},
+}
+
 
 class _BodyModel(models.BodyModel):
     """The body as the parser gives it. ninja's own reads it again, and hides why it refused."""
@@ -183,7 +190,10 @@ def contract(
         "response": {status: answers},
         "auth": access.of(operation_id) if access else None,
         "openapi_extra": {
-            "parameters": [*headers, *([ATTEMPTS_MAX] if ATTEMPT in headers else [])],
+            "parameters": [
+                *headers,
+                *([ATTEMPTS_MAX, DEADLINE] if ATTEMPT in headers else []),
+            ],
             "responses": _problems(refused, takes_body=takes_body) | _lines(status, lines),
             "x-scopes": list(access.scopes) if access else [],
         },

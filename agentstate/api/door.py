@@ -30,6 +30,24 @@ log = logging.getLogger(__name__)
 
 type View = Callable[..., HttpResponseBase]
 
+# Headers that decide what a request does.
+_OURS = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"content-encoding",
+        b"idempotency-key",
+        b"if-match",
+        b"transfer-encoding",
+        b"agentstate-fence",
+        b"agentstate-attempt",
+        b"agentstate-attempts-max",
+        b"agentstate-deadline",
+    }
+)
+# Of the fields that break a rule; beyond these their number is told.
+ERRORS_TOLD = 20
 _ENCODED_SLASH = re.compile(r"%2f", re.IGNORECASE)
 
 # What pydantic says, in our words; the rules of fields.py bring their own.
@@ -80,6 +98,7 @@ def guarded_view(view: View) -> View:
 def _answer(request: HttpRequest, view: View, parts: dict[str, Any]) -> HttpResponseBase:
     try:
         _check_path(request)
+        _check_headers(request)
         response = view(request, **parts)
     except Exception as raised:  # whatever it is, the answer is one of the contract
         return answer_to(request, raised)
@@ -97,6 +116,18 @@ def _check_path(request: HttpRequest) -> None:
     path = (scope.get("raw_path") or raw.partition("?")[0].encode("latin-1")).decode("latin-1")
     if _ENCODED_SLASH.search(path):
         raise Invalid("path", "no name has a slash in it")
+
+
+def _check_headers(request: HttpRequest) -> None:
+    """Where the server still has the headers as they came (behind WSGI it may not): a name with an
+    underscore would be taken for one of ours, and two keys for one."""
+    environ = getattr(request, "environ", {})
+    names = [name.lower() for name, _ in (environ.get("asgi.scope") or {}).get("headers", ())]
+    folded = [n for n in names if b"_" in n and n.replace(b"_", b"-") in _OURS]
+    if folded:
+        raise Malformed(f"header {folded[0].decode('latin-1')}: its name has hyphens")
+    if names.count(b"idempotency-key") > 1:
+        raise Malformed("Idempotency-Key: once")
 
 
 def _not_allowed(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
@@ -136,12 +167,17 @@ def answer_to(request: HttpRequest, raised: Exception | type[Exception]) -> Http
 
 
 def _broken_rules(errors: list[dict[str, Any]]) -> Refusal:
-    """One refusal for all the fields that break a rule; it names the first, and lists them all."""
-    broken = [{"field": _field(e["loc"]), "rule": _rule(e)} for e in errors]
+    """One refusal for all the fields that break a rule; it names the first, and lists several."""
     text = next((e for e in errors if e["type"] == UnstorableText.code), None)
-    first = broken[errors.index(text)] if text else broken[0]
+    first = _broken(text or errors[0])
     refused = UnstorableText if text else Invalid
-    return refused(first["field"], first["rule"], errors=broken)
+    more = {"errors_left_out": len(errors) - ERRORS_TOLD} if len(errors) > ERRORS_TOLD else {}
+    told = [_broken(error) for error in errors[:ERRORS_TOLD]]
+    return refused(first["field"], first["rule"], errors=told, **more)
+
+
+def _broken(error: dict[str, Any]) -> dict[str, str]:
+    return {"field": _field(error["loc"]), "rule": _rule(error)}
 
 
 def _field(where: tuple[str | int, ...]) -> str:

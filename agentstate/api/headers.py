@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable
 
 from agentstate.api.access import WorkerRequest
@@ -17,6 +18,7 @@ from agentstate.store.errors import Invalid
 from agentstate.store.rules import names
 
 ATTEMPT_MAX = 1_000_000
+DEADLINE_MS_MAX = 86_400_000
 
 _VERSION = re.compile(r'"([vb])([1-9][0-9]{0,17})"')
 _VERSION_OF = {"v": 'one version of the run, as "v7"', "b": 'one version of the budget, as "b3"'}
@@ -56,7 +58,15 @@ def circumstances(request: WorkerRequest, *, repeatable: bool = False) -> Circum
         fingerprint=None if key is None else _fingerprint(request),
         attempt=attempt or 1,
         attempts_max=_attempts(request, "Agentstate-Attempts-Max"),
+        begin_by=_begin_by(request),
     )
+
+
+def _begin_by(request: WorkerRequest) -> float | None:
+    """The time of `Agentstate-Deadline`, on this process's clock. Raises Invalid."""
+    rule = f"milliseconds, a whole number from 1 to {DEADLINE_MS_MAX}"
+    left_ms = _whole(request, "Agentstate-Deadline", lambda n: 1 <= n <= DEADLINE_MS_MAX, rule)
+    return None if left_ms is None else time.monotonic() + left_ms / 1_000
 
 
 def _attempts(request: WorkerRequest, name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -45,6 +46,7 @@ class Circumstances:
     and canonical body.
     attempt: 1 for the first try, counted by the client. attempts_max: how many it makes in all,
     if it says so: a conflict at that one is a change that was given up.
+    begin_by: by time.monotonic() of this process; what has not begun by then is not begun.
     """
 
     request_id: str | None = None
@@ -52,6 +54,13 @@ class Circumstances:
     fingerprint: bytes | None = None
     attempt: int = 1
     attempts_max: int | None = None
+    begin_by: float | None = None
+
+    def wait_seconds(self, at_most: float) -> float:
+        """How long it may still wait to begin, 0 when its time is over."""
+        if self.begin_by is None:
+            return at_most
+        return max(0.0, min(at_most, self.begin_by - time.monotonic()))
 
     @property
     def is_last_attempt(self) -> bool:

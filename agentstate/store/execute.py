@@ -68,7 +68,7 @@ from agentstate.store.splits import LockedBudgets
 
 # A lock that is not had in time is a 503. A batch waits only briefly: one locked run must not hold
 # up the others, so each command is then done by itself.
-LOCK_TIMEOUT, LOCK_TIMEOUT_OF_A_BATCH = "3s", "100ms"
+LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT_OF_A_BATCH = 3.0, "100ms"
 TRIES, TRIES_OF_A_BATCH = 4, 2
 BATCH = 200
 DEAD_HOLDS_PER_CHARGE = 100
@@ -118,7 +118,10 @@ def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
 
 def _alone(ask: Ask) -> Outcome:
     """One command in a transaction of its own."""
-    outcomes = _try([ask], lock_timeout=LOCK_TIMEOUT, tries=TRIES)
+    wait_ms = int(ask.under.wait_seconds(LOCK_TIMEOUT_SECONDS) * 1_000)
+    if not wait_ms:
+        return Unavailable("it could not begin in the time that it was given", retry_after_ms=1_000)
+    outcomes = _try([ask], lock_timeout=f"{wait_ms}ms", tries=TRIES)
     _afterwards()
     if outcomes is None:
         return Unavailable("the database did not answer in time", retry_after_ms=1_000)
@@ -153,6 +156,8 @@ def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome]
                 # Whoever keeps the lock will do so again; threads are few, and others need them.
                 return None
             _back_off(attempt)
+            if not any(ask.under.wait_seconds(1.0) for ask in asks):
+                return None
             attempt += 1
         except NeedsWhole as need:
             # Nothing was written. Once for each budget is how it goes; more is a try.

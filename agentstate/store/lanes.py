@@ -52,8 +52,11 @@ class Lane:
         self._busy = False
 
     def submit(self, ask: Ask) -> Outcome:
-        """The command's outcome; at the latest after 30 s Unavailable or OutcomeUnknown."""
-        turn = _Turn(ask)
+        """The command's outcome; at the latest after 30 s Unavailable or OutcomeUnknown.
+
+        One with a time to begin by is Unavailable as soon as that is over and it has not begun.
+        """
+        turn, seconds = _Turn(ask), ask.under.wait_seconds(LONGEST_WAIT_SECONDS)
         with self._lock:
             if not self._busy and not self._waiting:
                 self._busy = leads = True
@@ -61,7 +64,7 @@ class Lane:
             else:
                 self._waiting.append(turn)
                 leads = False
-        if not leads and not turn.ready.wait(LONGEST_WAIT_SECONDS):
+        if not leads and not turn.ready.wait(seconds):
             return self._give_up(turn)
         if turn.outcome is None and not turn.alone:
             self._lead(turn)

@@ -23,8 +23,14 @@ PAYLOAD_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
 DEPTH_MAX = 64
 DIGITS_MAX = 1_000
+# Of a request body outside its payloads. More than any request that means something; what is
+# looked at one by one costs time that others wait for.
+VALUES_MAX = 200_000
+NAMES_MAX = 1_000
+ELEMENTS_MAX = 10_000
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BLANKS = frozenset(" \t\n\r")
 _RISKY = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\x00\ud800-\udfff]")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
@@ -71,6 +77,15 @@ def check(text: str, *, path: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) 
     Raises Malformed, Invalid (NaN, a name twice, nesting, digits), UnstorableText (with the path)
     or TooLarge (limit and actual bytes).
     """
+    _check_size(text, path, bytes_max)
+    value, end = _decode(text, _skip(text, 0), path)
+    if _skip(text, end) != len(text):
+        raise Malformed("text after the JSON value", position=end)
+    _check_value(text, value, path)
+    return RawJSON(text)
+
+
+def _check_size(text: str, path: str, bytes_max: int) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > bytes_max:
         raise TooLarge(
@@ -79,20 +94,16 @@ def check(text: str, *, path: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) 
             limit=bytes_max,
             actual=size,
         )
-    value, end = _decode(text, _skip(text, 0), path)
-    if _skip(text, end) != len(text):
-        raise Malformed("text after the JSON value", position=end)
-    _check_value(text, value, path)
-    return RawJSON(text)
 
 
 def parse(text: str, *, raw: frozenset[str] = frozenset()) -> Any:
     """Decode a request body; the value of every member named in `raw` stays a RawJSON.
 
     Only members of the outer object, and of objects in its lists (events, operations), are
-    looked at: what is inside a payload never changes how it is read. Same errors as `check`.
+    looked at: what is inside a payload never changes how it is read. Same errors as `check`, and
+    Invalid for more names, elements or values outside the payloads than anybody can mean.
     """
-    value, end = _walk(text, _skip(text, 0), raw, "", 0)
+    value, end = _walk(text, _skip(text, 0), _Walk(raw), "", 0)
     if _skip(text, end) != len(text):
         raise Malformed("text after the JSON value", position=end)
     return value
@@ -142,18 +153,34 @@ def with_member(text: str, path: list[str], value: str) -> str:
     )
 
 
-def _walk(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
+class _Walk:
+    """What is kept as text, and how many values may still come."""
+
+    __slots__ = ("left", "raw")
+
+    def __init__(self, raw: frozenset[str]) -> None:
+        self.raw, self.left = raw, VALUES_MAX
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Invalid("body", f"at most {VALUES_MAX} values outside its payloads")
+
+
+def _walk(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, int]:
+    walk.count()
     opening = text[at : at + 1]
     if level <= 4 and opening == "{":
-        return _walk_object(text, at, raw, path, level)
-    if level <= 4 and opening == "[" and raw:
-        return _walk_list(text, at, raw, path, level)
+        return _walk_object(text, at, walk, path, level)
+    if level <= 4 and opening == "[" and walk.raw:
+        return _walk_list(text, at, walk, path, level)
     value, end = _decode(text, at, path)
-    _check_value(text[at:end], value, path)
+    if isinstance(value, (dict, list, str)):
+        _check_value(text[at:end], value, path)
     return value, end
 
 
-def _walk_object(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
+def _walk_object(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, int]:
     found: dict[str, Any] = {}
     at = _skip(text, at + 1)
     if text[at : at + 1] == "}":
@@ -171,27 +198,39 @@ def _walk_object(text: str, at: int, raw: frozenset[str], path: str, level: int)
         at = _skip(text, at + 1)
         if name in found:
             raise Invalid(inner, "the same name twice in one object")
-        if name in raw:
-            _, end = _decode(text, at, inner)
-            found[name], at = check(text[at:end], path=inner), end
+        if len(found) == NAMES_MAX and walk.raw:
+            raise Invalid(path or "body", f"at most {NAMES_MAX} names in one object")
+        if name in walk.raw:
+            found[name], at = _payload(text, at, inner)
         else:
-            found[name], at = _walk(text, at, raw, inner, level + 1)
+            found[name], at = _walk(text, at, walk, inner, level + 1)
         at, done = _next(text, at, "}")
         if done:
             return found, at
 
 
-def _walk_list(text: str, at: int, raw: frozenset[str], path: str, level: int) -> tuple[Any, int]:
+def _walk_list(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, int]:
     found: list[Any] = []
     at = _skip(text, at + 1)
     if text[at : at + 1] == "]":
         return found, at + 1
     while True:
-        value, at = _walk(text, at, raw, f"{path}[{len(found)}]", level + 1)
+        if len(found) == ELEMENTS_MAX:
+            raise Invalid(path or "body", f"at most {ELEMENTS_MAX} elements in one list")
+        value, at = _walk(text, at, walk, f"{path}[{len(found)}]", level + 1)
         found.append(value)
         at, done = _next(text, at, "]")
         if done:
             return found, at
+
+
+def _payload(text: str, at: int, path: str) -> tuple[RawJSON, int]:
+    """What `check` does, for a value inside a text, whose end is found by decoding it."""
+    value, end = _decode(text, at, path)
+    kept = text[at:end]
+    _check_size(kept, path, PAYLOAD_BYTES_MAX)
+    _check_value(kept, value, path)
+    return RawJSON(kept), end
 
 
 def _next(text: str, at: int, closing: str) -> tuple[int, bool]:
@@ -204,6 +243,8 @@ def _next(text: str, at: int, closing: str) -> tuple[int, bool]:
 
 
 def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in _BLANKS:
+        return at
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
@@ -276,14 +317,16 @@ _STRICT = _strict_decoder()
 def _check_value(text: str, value: Any, path: str) -> None:
     if not isinstance(value, (dict, list, str)):
         return
-    _check_depth(value, path)
+    _check_depth(text, value, path)
     if _RISKY.search(text):
         for where, part in _strings(value, path):
             if _UNSTORABLE.search(part):
                 raise UnstorableText(where, "no U+0000 and no lone surrogate")
 
 
-def _check_depth(value: Any, path: str) -> None:
+def _check_depth(text: str, value: Any, path: str) -> None:
+    if text.count("[") + text.count("{") <= DEPTH_MAX:
+        return
     level, depth = [value], 0
     while level := [v for v in level if isinstance(v, (dict, list))]:
         depth += 1

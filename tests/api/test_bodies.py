@@ -73,6 +73,35 @@ def test_a_body_that_is_too_large_is_413_and_says_how_large_it_may_be(api):
     assert answer["actual"] > BIG
 
 
+TOO_MANY = [
+    ('{"task": "x", ' + ", ".join(f'"u{n}": 1' for n in range(300_000)) + "}", "body", "names"),
+    ('{"task": "x", "tags": [' + "1," * 1_900_000 + "1]}", "tags", "elements"),
+    ('{"task": "x", "events": [' + "{}," * 1_300_000 + "{}]}", "events", "elements"),
+    (
+        '{"task": "x", "budgets": [' + ",".join(["[" + "1," * 9_000 + "1]"] * 30) + "]}",
+        "body",
+        "values",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "field", "what"), TOO_MANY, ids=["a", "b", "c", "d"])
+def test_more_than_anybody_can_mean_is_refused_before_it_costs_anything(api, body, field, what):
+    began = time.process_time()
+    answer = api.post("/runs", body)
+    assert time.process_time() - began < 2
+    assert answer.refused == (422, "invalid")
+    assert answer["field"] == field
+    assert what in answer["rule"]
+
+
+def test_of_many_broken_rules_twenty_are_told_and_the_others_counted(api):
+    answer = api.post("/runs", {"task": "x"} | {f"u{n}": 1 for n in range(900)})
+    assert answer.refused == (422, "invalid")
+    assert (len(answer["errors"]), answer["errors_left_out"]) == (20, 880)
+    assert len(answer.text) < 4_000
+
+
 def test_a_payload_that_is_too_large_is_413_and_names_it(api):
     api.create("42")
     answer = api.post("/runs/42/events", event(json.dumps("x" * 1024 * 1024)))

@@ -67,6 +67,24 @@ def test_a_body_without_a_length_is_read_to_its_end(served):
     assert len(served.get("runs/chunked").json()["attrs"]["a"]) == 100_000
 
 
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        (["Agentstate_Fence: 5"], "agentstate_fence"),
+        (['If_Match: "v1"'], "if_match"),
+        (["Idempotency_Key: k"], "idempotency_key"),
+        (["Idempotency-Key: a", "Idempotency-Key: b"], "Idempotency-Key: once"),
+    ],
+)
+def test_a_header_that_a_server_would_take_for_another_is_400(served, headers, told):
+    body = b'{"task": "x"}'
+    lines = ["Content-Type: application/json", f"Content-Length: {len(body)}", *headers]
+    answer = raw(served, head(served, *lines) + body)
+    assert answer.startswith(b"HTTP/1.1 400"), answer
+    assert told.encode() in answer
+    assert served.get("runs").json()["items"] == []
+
+
 def test_a_body_without_a_length_is_bounded_while_it_is_read(served):
     answer = served.post("runs", content=pieces(BIG), headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (413, "payload-too-large")

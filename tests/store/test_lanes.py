@@ -1,5 +1,7 @@
 """Commands that come at once go in one transaction, and none suffers for another."""
 
+import time
+from dataclasses import replace
 from importlib import import_module
 from threading import Event as Signal
 from threading import Thread
@@ -10,6 +12,7 @@ from django.db import connection, transaction
 from agentstate import store as the_store
 from agentstate.store import audit, lanes
 from agentstate.store.asks import Ask
+from agentstate.store.callers import Circumstances
 from agentstate.store.commands import Append, Appended, Transition
 from agentstate.store.errors import NotFound, Unavailable
 from agentstate.store.lanes import Lane
@@ -102,6 +105,18 @@ def test_whoever_waits_too_long_for_a_turn_is_told_and_leaves_the_queue(monkeypa
     leader.start()
     wait_for(lambda: busy.batches)
     assert isinstance(busy.lane.submit(asked()), Unavailable)
+    busy.let_go.set()
+    leader.join(30)
+    assert busy.batches == [1]
+
+
+def test_one_whose_time_to_begin_is_over_leaves_the_queue_and_is_not_begun():
+    busy = Busy()
+    leader = Thread(target=busy.lane.submit, args=(asked(),))
+    leader.start()
+    wait_for(lambda: busy.batches)
+    late = replace(asked(), under=Circumstances(begin_by=time.monotonic() + 0.05))
+    assert isinstance(busy.lane.submit(late), Unavailable)
     busy.let_go.set()
     leader.join(30)
     assert busy.batches == [1]

@@ -283,3 +283,15 @@ def test_a_missing_partition_is_made_when_an_event_needs_it(store, clock):
     store.create("42")
     store.append("42")
     assert store.types("42") == ["run.created", "step.done"]
+
+
+@pytest.mark.parametrize(("status", "to"), [("paused", "paused"), ("running", "running")])
+def test_an_operator_is_told_that_there_is_no_such_move_and_not_to_bring_a_token(store, status, to):
+    store.create("42")
+    lease = store.hold("42")
+    if status == "paused":
+        store.move("42", "paused", fence=lease.token)
+    with pytest.raises(IllegalTransition):
+        store.as_caller(ANA).move("42", to)
+    with pytest.raises(FenceRequired):
+        store.move("42", "failed")
