@@ -125,7 +125,7 @@ SELECT name, percent, count(*) OVER () FROM (
     SELECT min(name) FILTER (WHERE slot_of_id IS NULL),
         100.0 * sum(spent + reserved) / max(cap) FILTER (WHERE slot_of_id IS NULL)
     FROM agentstate_budget WHERE run_id IS NULL
-    GROUP BY coalesce(slot_of_id, id) HAVING max(cap) > 0
+    GROUP BY coalesce(slot_of_id, id) HAVING max(cap) FILTER (WHERE slot_of_id IS NULL) > 0
 ) AS used WHERE percent >= %(least)s ORDER BY percent DESC LIMIT %(names)s
 """
 

@@ -512,11 +512,15 @@ class _Batch:
         charging = sum(part.charging for part in parts)
         if not charging:
             return
-        full = [b.id for b in budgets.figures() if b.reserved and b.used + charging > b.cap]
+        if budgets.lacks_room(charging):
+            splits.look_again(cursor, budgets)
+        full = [budget.id for budget in budgets.full(charging) if budget.reserved]
         if not full:
             return
         cursor.execute(sql.DEAD_HOLDS_BELOW, [full, DEAD_HOLDS_PER_CHARGE])
         dead = list(cursor.fetchall())
+        if dead and (loose := [root.id for root in budgets.roots if root.id in full]):
+            raise NeedsWhole(loose[0])
         known = {budget.id for budget in budgets.rows}
         counted = {budget_id for budget_id, *_ in dead} | {slot for *_, slot in dead if slot}
         more = sorted(counted - known)

@@ -126,10 +126,13 @@ POLICY: dict[str, Line] = {
     "budget.slots": Line(Policy.COMPARED, ("operator",), "count of its slots"),
     "budget.slot_of_id": _FIXED,
     "budget.slot": _FIXED,
-    "budget.cap": Line(Policy.COMPARED, ("operator",), "the last ledger line with a cap"),
+    # Of a slot, the store itself moves it, within the budget's own.
+    "budget.cap": Line(Policy.COMPARED, ("operator", "system"), "the last ledger line with a cap"),
     "budget.spent": Line(Policy.CAPPED, ("holder", "worker"), "sum of budgetentry.spent"),
     "budget.reserved": Line(Policy.CAPPED, ("holder", "worker"), "sum of budgetentry.reserved"),
-    "budget.overdrawn": Line(Policy.DERIVED, _SYSTEM, "spent + reserved > cap"),
+    "budget.overdrawn": Line(
+        Policy.DERIVED, _SYSTEM, "spent + reserved > cap; in slots, that of the whole"
+    ),
     "budget.version": Line(Policy.ALLOCATED, _SYSTEM),
     "budget.entries": Line(Policy.ALLOCATED, _SYSTEM, "the last ledger line's number"),
     "budgetentry.*": _APPENDED,

@@ -162,22 +162,27 @@ WHERE reservation_id = ANY(%(holds)s) AND slot_id IS NOT NULL AND budget_id IN (
     WHERE {_ROOTS})
 """
 # After every other budget, each sorted: the whole, or the slot that charges go to and those named.
+# Beside each its budget, and what all of its slots had before it was waited for.
+_SLOTS_OF = """
+SELECT array_agg(id ORDER BY slot) AS ids, array_agg(spent ORDER BY slot) AS spent,
+    array_agg(reserved ORDER BY slot) AS reserved
+FROM agentstate_budget WHERE slot_of_id = l.id
+"""
+_ROOT_COLUMNS = ", ".join(f"l.{column.strip()}" for column in BUDGET_COLUMNS.split(","))
 LOCK_SLOTS = f"""
-SELECT {BUDGET_COLUMNS} FROM agentstate_budget WHERE id = ANY(%(slots)s) OR id IN (
+SELECT {_ROOT_COLUMNS.replace("l.", "s.")}, w.ids, w.spent, w.reserved, {_ROOT_COLUMNS}
+FROM agentstate_budget s JOIN agentstate_budget l ON l.id = s.slot_of_id
+CROSS JOIN LATERAL ({_SLOTS_OF}) w
+WHERE s.id = ANY(%(slots)s::uuid[] || ARRAY(
     SELECT s.id FROM agentstate_budget l JOIN agentstate_budget s ON s.slot_of_id = l.id
     WHERE {_ROOTS} AND (l.id = ANY(%(whole)s)
-        OR (%(charging)s AND s.slot = %(number)s %% l.slots))
-) ORDER BY depth, id FOR NO KEY UPDATE
+        OR (%(charging)s AND s.slot = %(number)s %% l.slots))))
+ORDER BY s.depth, s.id FOR NO KEY UPDATE OF s
 """
-# After these locks. Figures: of the slots that are not locked.
+# The same after these locks: no slot is added any more, and a slot of ours stays as it is.
 SPLITS = f"""
-SELECT s.ids, s.spent, s.reserved, {", ".join(f"l.{c.strip()}" for c in BUDGET_COLUMNS.split(","))}
-FROM agentstate_budget l CROSS JOIN LATERAL (
-    SELECT array_agg(id ORDER BY slot) AS ids,
-        coalesce(sum(spent) FILTER (WHERE id <> ALL(%(locked)s)), 0)::bigint AS spent,
-        coalesce(sum(reserved) FILTER (WHERE id <> ALL(%(locked)s)), 0)::bigint AS reserved
-    FROM agentstate_budget WHERE slot_of_id = l.id
-) s WHERE {_ROOTS}
+SELECT w.ids, w.spent, w.reserved, {_ROOT_COLUMNS}
+FROM agentstate_budget l CROSS JOIN LATERAL ({_SLOTS_OF}) w WHERE {_ROOTS}
 """
 # An id that is new to a split budget itself: two of its slots would not know of each other.
 TRY_IDS = """

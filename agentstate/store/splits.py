@@ -16,7 +16,7 @@ from uuid import UUID
 from agentstate.store import rowsql as sql
 from agentstate.store.plan import Plan
 from agentstate.store.rows import BudgetRow
-from agentstate.store.rules.slots import NeedsWhole, Split, summed
+from agentstate.store.rules.slots import NeedsWhole, Split, summed, takes
 
 _draw = random.SystemRandom()
 
@@ -65,27 +65,35 @@ class LockedBudgets:
             ids += [*self.splits, *self.homes]
         return ids
 
-    def figures(self) -> list[BudgetRow]:
-        """The budgets that can be full for sure: a split one only when it is locked whole."""
+    def full(self, charging: int) -> list[BudgetRow]:
+        """Those that may refuse so much, a split one as a whole."""
         slots = {row.id: row for row in self.rows if row.slot_of_id is not None}
-        found = []
-        for row in self.rows:
-            split = self.splits.get(row.id)
-            if split is not None:
-                row = summed(row, [slots[slot] for slot in split.slots], split)
-            found += [row] if row.slot_of_id is None else []
-        return found
+        figures = [row for row in self.rows if row.slot_of_id is None and row.slots == 1]
+        for root in (*self.roots, *(row for row in self.rows if row.slots > 1)):
+            split = self.splits[root.id]
+            chosen = slots.get(split.chosen)
+            if split.exact and chosen is not None and not takes(chosen, charging):
+                mine = [slots[slot] for slot in split.slots if slot in slots]
+                figures.append(summed(root, mine, split))
+        return [row for row in figures if row.used + charging > row.cap]
+
+    def lacks_room(self, charging: int) -> bool:
+        """Whether a slot that is charged here has not the room, and the whole is not known yet."""
+        chosen = {split.chosen for split in self.splits.values() if not split.exact}
+        return any(row.id in chosen and not takes(row, charging) for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the commands name of split budgets. shared: names; holds: ids; ending: runs that end.
 
-    slots: ids, of holds to be given back. whole: ids of those that must be locked whole.
+    by_id: a charge or hold of the shared one itself, which any slot may know. slots: ids, of holds
+    to be given back. whole: ids of those that must be locked whole.
     """
 
     shared: frozenset[str]
     charging: bool
+    by_id: bool
     holds: tuple[str, ...]
     ending: tuple[UUID, ...]
     slots: frozenset[UUID]
@@ -103,6 +111,7 @@ def wanted_of(
     return Wanted(
         shared=frozenset(name for run, name in named if run is None and name is not None),
         charging=any(part.charging for part in parts),
+        by_id=any(p.run is None and (p.charge_ids or p.holds) for p in parts),
         holds=tuple(sorted({hold for part in parts for hold in part.holds})),
         ending=tuple(sorted(run_ids[p.run] for p in parts if p.all_holds and p.run in run_ids)),
         slots=frozenset(slots),
@@ -126,19 +135,44 @@ def lock_slots(cursor: Any, rows: list[BudgetRow], wanted: Wanted) -> LockedBudg
     params: dict[str, Any] = {"roots": list(roots), "names": list(names)}
     slots = wanted.slots | _slots_of_holds(cursor, params, rows, wanted)
     if wanted.charging or slots or split:
-        params |= {"slots": list(slots), "whole": list(split), "charging": wanted.charging}
-        cursor.execute(sql.LOCK_SLOTS, params | {"number": slot_number()})
-        rows += [sql.read_budget(row) for row in cursor.fetchall()]
-    params["roots"] += [row.slot_of_id for row in rows if row.slot_of_id is not None]
-    _read_splits(cursor, params, locked)
+        _lock(cursor, params, locked, slots=slots, whole=split, charging=wanted.charging)
+    found = {root.name: root.id for root in locked.roots}
+    if split or wanted.by_id or not names <= found.keys() or not roots <= set(found.values()):
+        params["roots"] += found.values()
+        _read_splits(cursor, params, locked)
     return locked
+
+
+def _lock(
+    cursor: Any,
+    params: dict[str, Any],
+    locked: LockedBudgets,
+    *,
+    slots: frozenset[UUID] | set[UUID],
+    whole: set[UUID],
+    charging: bool,
+) -> None:
+    more = {"slots": list(slots), "whole": list(whole), "charging": charging}
+    cursor.execute(sql.LOCK_SLOTS, params | more | {"number": slot_number()})
+    found = [(sql.read_budget(row[:_WIDTH]), row[_WIDTH:]) for row in cursor.fetchall()]
+    locked.rows += [slot for slot, _ in found]
+    for columns in {slot.slot_of_id: columns for slot, columns in found}.values():
+        _take(columns, locked, exact=False)
+
+
+_WIDTH = len(sql.BUDGET_COLUMNS.split(","))
 
 
 def add_rows(cursor: Any, locked: LockedBudgets, rows: list[BudgetRow]) -> None:
     """More that were locked afterwards, slots among them: the figures beside them are read anew."""
     locked.rows += rows
     if any(row.slot_of_id is not None for row in rows):
-        _read_splits(cursor, {"roots": list(locked.splits), "names": []}, locked)
+        look_again(cursor, locked)
+
+
+def look_again(cursor: Any, locked: LockedBudgets) -> None:
+    """Read how split budgets stand now that slots of theirs are locked."""
+    _read_splits(cursor, {"roots": list(locked.splits), "names": []}, locked)
 
 
 def _slots_of_holds(
@@ -156,22 +190,28 @@ def _slots_of_holds(
 
 
 def _read_splits(cursor: Any, params: dict[str, Any], locked: LockedBudgets) -> None:
-    known = {row.id for row in locked.rows}
     locked.roots.clear()
-    cursor.execute(sql.SPLITS, params | {"locked": list(known)})
-    for ids, spent, reserved, *columns in cursor.fetchall():
-        root = sql.read_budget(columns)
-        if root.id not in known:
-            locked.roots.append(root)
-        elif not known.issuperset(ids):
-            raise NeedsWhole(root.id)
-        locked.splits[root.id] = Split(
-            slots=tuple(ids),
-            chosen=ids[slot_number() % len(ids)],
-            whole=root.id in known,
-            spent=spent,
-            reserved=reserved,
-        )
+    cursor.execute(sql.SPLITS, params)
+    for columns in cursor.fetchall():
+        _take(columns, locked, exact=True)
+
+
+def _take(found: Sequence[Any], locked: LockedBudgets, *, exact: bool) -> None:
+    ids, spent, reserved, *columns = found
+    root, known = sql.read_budget(columns), {row.id for row in locked.rows}
+    if root.id not in known:
+        locked.roots.append(root)
+    elif exact and not known.issuperset(ids):
+        raise NeedsWhole(root.id)
+    beside = [n for n, slot in enumerate(ids) if slot not in known]
+    locked.splits[root.id] = Split(
+        slots=tuple(ids),
+        chosen=ids[slot_number() % len(ids)],
+        whole=root.id in known,
+        exact=exact,
+        spent=sum(spent[n] for n in beside),
+        reserved=sum(reserved[n] for n in beside),
+    )
 
 
 def try_ids(cursor: Any, parts: Sequence[Plan], locked: LockedBudgets) -> None:

@@ -278,7 +278,8 @@ WITH RECURSIVE up AS (
     SELECT up.inner_id, p.id, p.parent_id, p.slot_of_id
     FROM up JOIN agentstate_budget p ON p.id = coalesce(up.parent_id, up.slot_of_id)
 )
-SELECT h.reservation_id, h.amount, h.actor, h.token, h.expires_at, h.created_at, b.name, r.key,
+SELECT h.reservation_id, h.amount, h.actor, h.token, h.expires_at, h.created_at,
+    split_part(b.name, '#', 1), r.key,
     t.owner, h.expires_at <= %(now)s OR (h.token IS NOT NULL AND h.token IS DISTINCT FROM r.token)
 FROM agentstate_reservation h JOIN agentstate_budget b ON b.id = h.budget_id
 LEFT JOIN agentstate_run r ON r.id = h.run_id

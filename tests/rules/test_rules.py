@@ -26,7 +26,7 @@ from agentstate.store.errors import (
 )
 from agentstate.store.payloads import RawJSON
 from agentstate.store.rows import BudgetRow, EventRow, LeaseRow, RunRow, TermRow
-from agentstate.store.rules import budgets, leases, runs
+from agentstate.store.rules import budgets, leases, runs, slots
 from agentstate.store.states import MOVES, TERMINAL, Status, allowed_moves
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -294,6 +294,94 @@ def test_nothing_is_admitted_beyond_a_cap_and_all_levels_agree(caps, charges):
             admitted += amount
         assert {level.spent for level in levels} == {admitted}
         assert all(level.spent <= level.cap for level in levels)
+
+
+@st.composite
+def split_budgets(draw):
+    """A budget and its slots as the store leaves them: what is used is within the cap."""
+    count = draw(st.integers(2, 8))
+    own, *used = draw(st.lists(st.integers(0, 40), min_size=count + 1, max_size=count + 1))
+    room = draw(st.integers(0, 60))
+    root = BudgetRow(
+        id=UUID(int=1000),
+        run_id=None,
+        name="fleet",
+        unit="tokens",
+        cap=own + sum(used) + room,
+        spent=own,
+        slots=count,
+    )
+    rows = [replace(slots.slot_row(root, n, UUID(int=n)), spent=u) for n, u in enumerate(used)]
+    return with_changed(rows, slots.deal(root, rows)[1], root)
+
+
+def with_changed(rows, changed, root):
+    newer = {slot.id: slot for slot in changed}
+    return root, [newer.get(slot.id, slot) for slot in rows]
+
+
+def check_dealt(root, rows):
+    """Every unit of the cap is used or in exactly one slot; over the cap there is no room."""
+    used = root.used + sum(slot.used for slot in rows)
+    assert root.used + sum(slot.cap for slot in rows) == max(root.cap, used)
+    assert all(slot.cap >= slot.used for slot in rows)
+    assert {slot.overdrawn for slot in rows} == {used > root.cap}
+
+
+@given(split_budgets(), st.integers(0, 7), st.data())
+def test_room_that_is_dealt_anew_is_neither_lost_nor_made(split, number, data):
+    root, rows = split
+    check_dealt(root, rows)
+    asking = rows[number % len(rows)]
+    room = root.cap - root.used - sum(slot.used for slot in rows)
+    amount = data.draw(st.integers(0, room))
+    dealt, changed = slots.deal(root, rows, asking=asking.id, amount=amount)
+    _, after = with_changed(rows, changed, dealt)
+    check_dealt(dealt, after)
+    assert slots.takes(after[asking.slot], amount)
+    assert [(s.spent, s.reserved) for s in after] == [(s.spent, s.reserved) for s in rows]
+    assert all(s.entries == s.version == before.entries + (s.cap != before.cap)
+               for s, before in zip(after, rows, strict=True))  # fmt: skip
+
+
+@given(split_budgets(), st.integers(1, 200), st.integers(0, 7))
+def test_an_overdrawn_budget_has_no_room_in_any_slot(split, over, number):
+    root, rows = split
+    slot = rows[number % len(rows)]
+    room = root.cap - root.used - sum(s.used for s in rows)
+    rows[slot.slot] = replace(slot, spent=slot.spent + room + over)
+    dealt, changed = slots.deal(root, rows)
+    _, after = with_changed(rows, changed, dealt)
+    assert dealt.overdrawn
+    check_dealt(dealt, after)
+    assert not any(slots.takes(s, amount) for s in after for amount in (1, 0, -1))
+
+
+@given(
+    cap=st.integers(0, 300),
+    count=st.integers(2, 8),
+    charges=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 90)), max_size=40),
+)
+def test_slots_refuse_exactly_what_one_row_would_refuse(cap, count, charges):
+    """Whichever slots the charges come by, in whatever order."""
+    root = BudgetRow(
+        id=UUID(int=1000), run_id=None, name="fleet", unit="tokens", cap=cap, slots=count
+    )
+    rows = [slots.slot_row(root, n, UUID(int=n)) for n in range(count)]
+    rows = with_changed(rows, slots.deal(root, rows)[1], root)[1]
+    admitted = 0
+    for number, amount in charges:
+        slot = rows[number % count]
+        if not slots.takes(slot, amount) and admitted + amount <= cap:
+            changed = slots.deal(root, rows, asking=slot.id, amount=amount)[1]
+            rows = with_changed(rows, changed, root)[1]
+        if slots.takes(rows[slot.slot], amount):
+            rows[slot.slot] = budgets.enter(rows[slot.slot], spent=amount)
+            admitted += amount
+        else:
+            assert admitted + amount > cap
+        check_dealt(root, rows)
+    assert sum(slot.spent for slot in rows) == admitted <= cap
 
 
 def test_every_refusal_has_a_code_a_title_and_a_reason_to_be():

@@ -527,7 +527,7 @@ class Reader:
 def test_charges_holds_caps_and_splits_at_once_keep_every_sum(each_its_own):
     """Whatever meets: no snapshot ever shows more than the cap, or a cap that is not dealt out."""
     fleet = each_its_own
-    fleet.create(cap=400, slots=2)
+    fleet.create(cap=400, slots=1)
     fleet.store.create("a", budgets=(NewBudget(name="budget", cap=5_000, parent="fleet"),))
 
     def work(n):

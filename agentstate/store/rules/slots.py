@@ -36,12 +36,14 @@ class Split:
 
     slots: the ids of all, by number. chosen: which takes the charges made here. whole: the budget
     and all of its slots are locked; else only those that are in the draft, and what the others have
-    is in spent and reserved, as last committed.
+    is in spent and reserved, as last committed. exact: it was read when those were locked already,
+    in one snapshot: so much was used at that moment.
     """
 
     slots: tuple[UUID, ...]
     chosen: UUID
     whole: bool = False
+    exact: bool = False
     spent: int = 0
     reserved: int = 0
 

@@ -100,9 +100,12 @@ def _with_room(budget: BudgetRow, amount: int, on: Deciding) -> list[BudgetRow]:
     draft = on.draft
     levels = draft.levels(budget)
     root = draft.budget(draft.home(levels[0].id))
-    if levels[0].id != root.id and not slots.takes(levels[0], amount):
+    split = draft.split(root.id)
+    if split is not None and not slots.takes(levels[0], amount):
+        if split.exact:
+            # To refuse, it is enough to know that the whole had no room at one moment.
+            budgets.check_room([draft.seen(root)], amount)
         _check_whole(root, on)
-        budgets.check_room([draft.seen(root)], amount)
         _deal(root, on, asking=levels[0].id, amount=amount)
         levels[0] = draft.budget(levels[0].id)
     return levels
