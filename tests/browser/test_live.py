@@ -142,7 +142,7 @@ def test_only_one_stream_is_open_and_it_follows_the_page(store, window):
     window.page.goto("/runs/42")
     window.page.wait_for_timeout(500)
     for tab in ("Ownership", "Refused", "Events"):
-        window.page.get_by_role("link", name=tab).first.click()
+        window.page.locator("#tabs").get_by_role("link", name=tab).click()
         window.page.wait_for_url("**" + ("tab=" + tab.lower() if tab != "Events" else "/runs/42"))
     streams = [url for url in window.requests if "/live/console" in url]
 
