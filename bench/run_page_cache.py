@@ -21,15 +21,15 @@ import django
 
 django.setup()
 
-from django.conf import settings
-from django.db import connections
-from django.test import Client
-from django.test.utils import setup_databases, setup_test_environment, teardown_databases
+from django.conf import settings  # noqa: E402
+from django.db import connections  # noqa: E402
+from django.test import Client  # noqa: E402
+from django.test.utils import setup_databases, setup_test_environment, teardown_databases  # noqa: E402
 
-from agentstate.caching import copies
-from agentstate.embedded import FORGETFUL, EmbeddedPostgres
-from tests.dashboard.conftest import person
-from tests.store.asking import Asking, event
+from agentstate.caching import copies  # noqa: E402
+from agentstate.embedded import FORGETFUL, EmbeddedPostgres  # noqa: E402
+from tests.dashboard.conftest import person  # noqa: E402
+from tests.store.asking import Asking, event  # noqa: E402
 
 PER_APPEND = 500
 OTHER_RUNS = 60
