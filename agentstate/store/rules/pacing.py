@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property, lru_cache
 from typing import Any
 
 from agentstate.store.callers import Caller
@@ -22,7 +23,7 @@ BRAKE_BURST_SECONDS = 1
 AHEAD_MAX = timedelta(seconds=BURST_SECONDS + 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Limit:
     """per_second: writes a second. burst: how many at once after a pause. until: of a brake."""
 
@@ -30,7 +31,7 @@ class Limit:
     burst: int
     until: datetime | None = None
 
-    @property
+    @cached_property
     def gap(self) -> timedelta:
         """The time between two writes; rounded up, so that the rate is never passed."""
         return timedelta(microseconds=-(-1_000_000 // self.per_second))
@@ -44,8 +45,11 @@ def limit_of(run: RunRow, *, now: datetime, per_second: int) -> Limit | None:
             burst=run.brake_per_second * BRAKE_BURST_SECONDS,
             until=run.brake_until,
         )
-    if not per_second:
-        return None
+    return _of_site(per_second) if per_second else None
+
+
+@lru_cache(maxsize=8)
+def _of_site(per_second: int) -> Limit:
     return Limit(per_second=per_second, burst=per_second * BURST_SECONDS)
 
 
@@ -69,9 +73,10 @@ def pace(run: RunRow, *, now: datetime, per_second: int) -> RunRow:
     limit = limit_of(run, now=now, per_second=per_second)
     if limit is None:
         return run
+    due = run.paced_at
     # Further ahead than a write can bring it: the clock was set back. It counts from now on.
-    known = run.paced_at is not None and run.paced_at <= now + AHEAD_MAX
-    due = max(now, run.paced_at) if known and run.paced_at is not None else now
+    if due is None or due <= now or due > now + AHEAD_MAX:
+        return replace(run, paced_at=now + limit.gap)
     wait = due - now - (limit.burst - 1) * limit.gap
     if wait > timedelta(0):
         raise _hot(run, limit, wait)
