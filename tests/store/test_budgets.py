@@ -3,7 +3,7 @@
 import pytest
 
 from agentstate.store import audit
-from agentstate.store.commands import NewBudget
+from agentstate.store.commands import Charge, CreateBudget, NewBudget
 from agentstate.store.errors import (
     AlreadyTerminal,
     BudgetExhausted,
@@ -51,6 +51,22 @@ def test_a_charge_with_an_id_is_made_once(store, run):
     assert again.replayed
     assert again.entry == first.entry
     assert again.spent == 10
+
+
+def test_two_budgets_of_a_run_below_one_may_have_charges_of_one_id(store):
+    """An id is one budget's: the ledger above has both charges."""
+    store.ask(CreateBudget(run=None, budget=NewBudget(name="fleet", cap=100)))
+    own = tuple(NewBudget(name=name, cap=50, parent="fleet") for name in "xy")
+    store.create("42", budgets=own)
+    first = [store.spend("42", 1, budget=name, id="c1") for name in "xy"]
+    again = [store.spend("42", 1, budget=name, id="c1") for name in "xy"]
+    both = tuple(Charge(budget=name, amount=2, id="c2") for name in "xy")
+    store.append("42", spend=both)
+
+    assert [done.replayed for done in first + again] == [False, False, True, True]
+    assert rows("SELECT name, spent FROM agentstate_budget ORDER BY name") == [
+        ("fleet", 6), ("x", 3), ("y", 3)]  # fmt: skip
+    assert audit.verify() == []
 
 
 @pytest.mark.parametrize("amount", [0, -1, 2**53, 1.5, True, "10", None])

@@ -65,8 +65,9 @@ def _check_may_charge(run: RunRow | None, token: int | None, on: Deciding) -> No
 
 
 def _pace(run: RunRow | None, on: Deciding) -> None:
-    """A charge counts among its run's writes; those of a shared budget alone are no run's."""
-    if run is not None:
+    """Under a brake a charge counts among its run's writes; else it does not touch the run's row,
+    and the budget's own lock is what slows it down."""
+    if run is not None and run.brake_until is not None:
         on.pace(run)
 
 
@@ -211,10 +212,27 @@ def _enter_levels(levels: list[BudgetRow], on: Deciding, **line: Any) -> EntryRo
     entry: EntryRow | None = None
     for level in levels:
         on.draft.put_budget(level)
-        entry = _enter(level, on, **line)
+        again = line["kind"] == "spend" and _is_charged(level, on, **line)
+        entry = _enter(level, on, **(line | {"charge_id": None} if again else line))
     if entry is None:
         raise AssertionError("a budget has at least its own level")
     return entry
+
+
+def _is_charged(
+    level: BudgetRow, on: Deciding, *, run_id: UUID | None, charge_id: str | None, **_line: Any
+) -> bool:
+    """Whether this id of the run is in this ledger already: by another budget below this one.
+
+    An id is one budget's; so the line above goes without it.
+    """
+    if charge_id is None:
+        return False
+    key = (on.draft.home(level.id), run_id, charge_id)
+    return key in on.draft.facts.charges or any(
+        (e.budget_id, e.run_id, e.entry_id, e.kind) == (level.id, run_id, charge_id, "spend")
+        for e in on.draft.writes.entries
+    )
 
 
 def _charged_before(
