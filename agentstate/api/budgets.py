@@ -30,8 +30,8 @@ from agentstate.api.headers import check_unused, circumstances, fence, version_t
 from agentstate.api.replies import (
     budget_etag,
     budget_members,
-    entry_members,
     hold_members,
+    ledger_members,
     reply,
     reply_result,
     slot_members,
@@ -193,7 +193,7 @@ def _reservations(run: str, name: str, wanted: ReservationsWanted) -> HttpRespon
 
 def _ledger(run: str, name: str, wanted: EntriesWanted) -> HttpResponse:
     found = reads.ledger(run_key=run, name=name, after=wanted.after, limit=wanted.limit)
-    return reply({"items": [entry_members(entry) for entry in found]})
+    return reply(ledger_members(found))
 
 
 # --- of one run -----------------------------------------------------------------------------------
@@ -428,7 +428,10 @@ def list_ledger(
     name: fields.BudgetName,
     wanted: Query[EntriesWanted],
 ) -> HttpResponse:
-    """Everything that ever counted against a budget, in order; spent is always the sum."""
+    """Everything that ever counted against a budget, in order; spent is always the sum.
+
+    `refused`: the charges that it refused in the time of these lines, the first 100 of them.
+    """
     return _ledger(key, name, wanted)
 
 
@@ -666,18 +669,13 @@ def list_shared_ledger(
 ) -> HttpResponse:
     """Everything that ever counted against a budget; spent is always the sum.
 
-    A split one has a ledger for each slot: they come by time, each line with its `slot` and its
+    `refused`: the charges that it refused in the time of these lines, the first 100 of them. A split one has a ledger for each slot: they come by time, each line with its `slot` and its
     number `n` there. `next` is where to go on, and misses none that is written meanwhile.
     """
     of = {"list": "ledger", "budget": name}
     place = _place(name, wanted.after, wanted.cursor, of)
     page = reads.shared_ledger(name=name, place=place, limit=wanted.limit)
-    return reply(
-        {
-            "items": [entry_members(entry) for entry in page.items],
-            "next": write_cursor(page.next, of=of),
-        }
-    )
+    return reply({**ledger_members(page), "next": write_cursor(page.next, of=of)})
 
 
 def _place(name: str, after: int, cursor: str | None, of: dict[str, Any]) -> reads.Place | None:

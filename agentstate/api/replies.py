@@ -16,7 +16,7 @@ from agentstate.store import answers
 from agentstate.store.callers import Caller
 from agentstate.store.commands import Result
 from agentstate.store.payloads import RawJSON, write
-from agentstate.store.reads import BudgetView, EntryView, HoldView, RunView, Telemetry
+from agentstate.store.reads import BudgetView, EntryView, HoldView, LedgerPage, RunView, Telemetry
 from agentstate.store.rows import EventRow, LeaseRow, TermRow, run_key_of
 from agentstate.store.rules.pacing import brake_of
 
@@ -203,6 +203,14 @@ def hold_members(view: HoldView, now: datetime) -> dict[str, Any]:
         "created_at": hold.created_at,
         "settled_at": hold.settled_at,
         **_numbered(view.slot),
+    }
+
+
+def ledger_members(page: LedgerPage) -> dict[str, Any]:
+    """A page of a ledger; refused charges apart, because they are no lines of it."""
+    return {
+        "items": [entry_members(entry) for entry in page.items],
+        "refused": [{"kind": "refuse", **answers.members(one)} for one in page.refused],
     }
 
 

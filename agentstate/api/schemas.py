@@ -681,8 +681,26 @@ class EntryTold(Told):
     slot: int | None = Field(None, description="of a split budget: in whose ledger it is")
 
 
+class RefusedChargeTold(Told):
+    """A charge that was refused; cap, spent, reserved: as they were found. It changed nothing."""
+
+    kind: Literal["refuse"]
+    at: fields.Moment
+    operation: str
+    run: str | None
+    actor: str
+    worker: str | None
+    token: int | None
+    request_id: str | None
+    amount: int | None
+    cap: int | None
+    spent: int | None
+    reserved: int | None
+
+
 class LedgerTold(Told):
     items: list[EntryTold]
+    refused: list[RefusedChargeTold]
 
 
 class SharedLedgerTold(LedgerTold):

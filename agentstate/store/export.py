@@ -62,7 +62,7 @@ def _pages_of_events(run: RunRow) -> Iterator[tuple[EventRow, ...]]:
 def _entries_of(run: RunRow, budget: BudgetRow) -> Iterator[EntryRow]:
     after = 0
     while after < budget.entries:
-        page = reads.ledger(run_key=run.key, name=budget.name, after=after, limit=PAGE)
+        page = reads.ledger(run_key=run.key, name=budget.name, after=after, limit=PAGE).items
         yield from (view.entry for view in page if view.entry.n <= budget.entries)
         after = page[-1].entry.n
 

@@ -424,6 +424,53 @@ LEFT JOIN agentstate_run r ON r.id = h.run_id
 ORDER BY h.since, l.slot NULLS FIRST, h.n LIMIT %(limit)s
 """
 
+# Of the level that refused. A run's own budget of that name is another one than a shared one.
+REFUSED_CHARGES = """
+SELECT f.at, f.operation, r.key AS run, f.actor, f.worker, f.token_sent AS token, f.request_id,
+    (SELECT sum(a.value::bigint)::bigint FROM jsonb_each_text(f.wanted->'amount') AS a) AS amount,
+    (f.found->>'cap')::bigint AS cap, (f.found->>'spent')::bigint AS spent,
+    (f.found->>'reserved')::bigint AS reserved
+FROM agentstate_refusal f LEFT JOIN agentstate_run r ON r.id = f.run_id
+WHERE f.code = 'budget-exhausted' AND f.budget = %(name)s
+    AND (r.key = %(run)s OR (%(run)s::text IS NULL AND (f.run_id IS NULL OR NOT EXISTS (
+        SELECT FROM agentstate_budget own
+        WHERE own.run_id = f.run_id AND own.name = f.budget))))
+    AND (%(since)s::timestamptz IS NULL OR f.at >= %(since)s)
+    AND (%(until)s::timestamptz IS NULL OR f.at < %(until)s)
+ORDER BY f.at, f.id LIMIT %(limit)s
+"""
+REFUSED_CHARGES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedCharge:
+    """A charge that a budget refused, and how full it was found. amount: what was asked for."""
+
+    at: datetime
+    operation: str
+    run: str | None
+    actor: str
+    worker: str | None
+    token: int | None
+    request_id: str | None
+    amount: int | None
+    cap: int | None
+    spent: int | None
+    reserved: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPage:
+    """Lines in their order; `refused` what was refused in the time that they cover, the first 100.
+
+    A refusal has no line of its own: it changes no figure, and a storm of them must not lock the
+    budget to be numbered. next: where to go on.
+    """
+
+    items: tuple[EntryView, ...]
+    refused: tuple[RefusedCharge, ...]
+    next: Place | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryView:
@@ -492,14 +539,36 @@ def _shared_view(row: Sequence[Any]) -> BudgetView:
     return BudgetView(budget=rowsql.read_budget(columns), parent=parent, slots=each)
 
 
-def ledger(*, run_key: str | None, name: str, after: int, limit: int) -> tuple[EntryView, ...]:
-    """Lines of a budget's ledger with numbers above `after`. Raises NotFound, RunExpired."""
+def ledger(*, run_key: str, name: str, after: int, limit: int) -> LedgerPage:
+    """Lines of a run's budget with numbers above `after`. Raises NotFound, RunExpired."""
     found = budget(run_key=run_key, name=name).budget
-    params = {"budget_id": found.id, "after": after, "limit": limit}
-    return tuple(
+    params = {"budget_id": found.id, "after": after, "limit": limit + 1}
+    views = [
         EntryView(entry=rowsql.read_entry(columns), run=key)
         for key, *columns in _rows(LEDGER, params)
-    )
+    ]
+    return _ledger_page(views, limit, run=run_key, name=name, first=after == 0)
+
+
+def _ledger_page(
+    views: list[EntryView],
+    limit: int,
+    *,
+    run: str | None,
+    name: str,
+    first: bool,
+    next_place: Place | None = None,
+) -> LedgerPage:
+    """The page, with what was refused from its first line to the first one of the next page."""
+    since = None if first or not views else views[0].entry.at
+    until = views[limit].entry.at if len(views) > limit else None
+    refused: list[RefusedCharge] = []
+    if first or views:
+        params = {"run": run, "name": name, "since": since, "until": until}
+        rows = _rows(REFUSED_CHARGES, params | {"limit": REFUSED_CHARGES_MAX})
+        names = [f.name for f in dataclass_fields(RefusedCharge)]
+        refused = [RefusedCharge(**dict(zip(names, row, strict=True))) for row in rows]
+    return LedgerPage(items=tuple(views[:limit]), refused=tuple(refused), next=next_place)
 
 
 def reservations(
@@ -516,18 +585,23 @@ def reservations(
     return views, _read_at(rows) or now()
 
 
-def shared_ledger(*, name: str, place: Place | None, limit: int) -> Page[EntryView]:
+def shared_ledger(*, name: str, place: Place | None, limit: int) -> LedgerPage:
     """A page of a shared budget's lines and those of its slots, by time.
 
     Places: (own, of slot 0, of slot 1, …), the last number read of each ledger; forward only.
     Raises NotFound.
     """
     rows = _lines(SHARED_LEDGER, name, place, limit)
-    views = [
-        EntryView(entry=rowsql.read_entry(row[3:]), run=row[1], slot=row[2]) for row in rows[:limit]
-    ]
-    read = _numbers_read(place, [(view.slot, view.entry.n) for view in views])
-    return _forward(views, read, more=len(rows) > limit, at=_read_at(rows))
+    views = [EntryView(entry=rowsql.read_entry(row[3:]), run=row[1], slot=row[2]) for row in rows]
+    read = _numbers_read(place, [(view.slot, view.entry.n) for view in views[:limit]])
+    return _ledger_page(
+        views,
+        limit,
+        run=None,
+        name=name,
+        first=place is None,
+        next_place=read if len(rows) > limit else None,
+    )
 
 
 def shared_reservations(

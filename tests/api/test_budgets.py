@@ -109,6 +109,38 @@ def test_slots_are_changed_by_who_may_against_the_version_that_was_seen(api, wit
         assert api.post(where, wrong).refused == (422, "invalid")
 
 
+def test_a_ledger_tells_what_was_refused_in_the_time_of_its_lines(api, clock):
+    api.create("42", budgets=[{"name": "tokens", "cap": 10}])
+    for amount in (4, 7, 1, 9):
+        clock.advance(seconds=1)
+        api.post("/runs/42/budgets/tokens/spend", {"amount": amount})
+
+    whole = api.get("/runs/42/budgets/tokens/ledger")
+    assert [e["kind"] for e in whole["items"]] == ["open", "spend", "spend"]
+    told = [(r["kind"], r["amount"], r["cap"], r["spent"]) for r in whole["refused"]]
+    assert told == [("refuse", 7, 10, 4), ("refuse", 9, 10, 5)]
+    assert [r["actor"] for r in whole["refused"]] == ["key:fleet", "key:fleet"]
+
+    first = api.get("/runs/42/budgets/tokens/ledger?limit=2")
+    rest = api.get("/runs/42/budgets/tokens/ledger?after=2")
+    assert [r["amount"] for r in first["refused"]] == [7]
+    assert [r["amount"] for r in rest["refused"]] == [9]
+    assert api.get("/runs/42/budgets/tokens/ledger?after=3")["refused"] == []
+
+
+def test_a_shared_ledger_tells_what_that_level_refused_and_no_other(api):
+    api.post("/budgets", {"name": "fleet", "cap": 10})
+    budgets = [{"name": "fleet", "cap": 5, "parent": "fleet"}, {"name": "calls", "cap": 1}]
+    api.create("42", budgets=budgets)
+    api.create("43", budgets=[{"name": "tokens", "cap": 100, "parent": "fleet"}])
+    assert api.post("/runs/42/budgets/fleet/spend", {"amount": 6}).status == 402
+    assert api.post("/runs/42/budgets/calls/spend", {"amount": 2}).status == 402
+    assert api.post("/runs/43/budgets/tokens/spend", {"amount": 11}).status == 402
+
+    assert [r["run"] for r in api.get("/budgets/fleet/ledger")["refused"]] == ["43"]
+    assert [r["amount"] for r in api.get("/runs/42/budgets/fleet/ledger")["refused"]] == [6]
+
+
 def test_the_ledgers_of_slots_are_paged_as_one(api):
     api.post("/budgets", {"name": "fleet", "cap": 100, "slots": 4})
     for n in range(7):

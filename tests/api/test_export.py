@@ -51,7 +51,7 @@ def test_an_export_is_what_the_history_in_memory_is(lived):
         entries=[
             line.entry
             for b in view.budgets
-            for line in reads.ledger(run_key="42", name=b.budget.name, after=0, limit=500)
+            for line in reads.ledger(run_key="42", name=b.budget.name, after=0, limit=500).items
         ],
     )
     assert lived.get("/runs/42/export").text == "".join(export.run_lines(whole))

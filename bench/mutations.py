@@ -1,0 +1,392 @@
+"""Break the store on purpose, one rule or guard at a time, and see that a test notices.
+
+    python -m bench.mutations              # all of them; a line each, and how many were caught
+    python -m bench.mutations fence clock  # those whose name has one of these words
+
+Each is done in a copy of the tracked files, so nothing here is touched. A mutation counts as caught
+when the tests that are named beside it fail with it; that they pass without it is run first. Exit
+code 1 when one was not caught, or no longer fits the code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RULES, DECIDING = "agentstate/store/rules/", "agentstate/store/rules/deciding/"
+EXECUTE, SQL = "agentstate/store/execute.py", "agentstate/store/rowsql.py"
+LIMIT_SECONDS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """name: what no longer holds. test: the pytest node, or several, that has to fail.
+
+    old, new: of the text in `path`. also: further replacements that belong to it.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    test: str
+    also: tuple[tuple[str, str, str], ...] = ()
+
+
+MUTATIONS = (
+    Mutation(
+        "the fence is not compared",
+        RULES + "runs.py",
+        "if run.token != token or run.holder != by.principal:",
+        "if False:",
+        "tests/store/test_leases.py::test_a_holder_that_slept_through_its_lease_cannot_write",
+    ),
+    Mutation(
+        "a token counts with any key",
+        RULES + "runs.py",
+        "if run.token != token or run.holder != by.principal:",
+        "if run.token != token:",
+        "tests/store/test_leases.py::test_a_token_counts_only_with_the_key_it_was_given_to",
+    ),
+    Mutation(
+        "a run that was leased takes writes without a token",
+        RULES + "runs.py",
+        "if run.ever_leased and not",
+        "if run.token is not None and not",
+        "tests/store/test_leases.py::test_a_run_that_was_ever_leased_takes_nothing_without_a_token",
+    ),
+    Mutation(
+        "the clock is read before the locks",
+        EXECUTE,
+        "        cursor.execute(sql.BEGIN, [self.lock_timeout])\n",
+        "        cursor.execute(sql.BEGIN, [self.lock_timeout])\n"
+        "        cursor.execute('SELECT agentstate_now()')\n"
+        "        self.early = cursor.fetchone()[0]\n",
+        "tests/store/test_races.py::"
+        "test_a_renewal_that_waits_past_the_expiry_behind_a_mere_lock_has_lost",
+        also=(
+            (
+                EXECUTE,
+                "        now, self.xact_id, tokens = cursor.fetchone()\n",
+                "        _, self.xact_id, tokens = cursor.fetchone()\n        now = self.early\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "the outbox is skipped",
+        EXECUTE,
+        "        _put(cursor, sql.INSERT_OUTBOX, _outbox(draft))\n",
+        "",
+        "tests/store/test_feed.py::test_a_change_becomes_one_position_with_its_numbers_and_types",
+    ),
+    Mutation(
+        "the feed's reader goes by an id given before COMMIT",
+        "agentstate/store/feed.py",
+        "        SELECT gid FROM agentstate_outbox ORDER BY gid LIMIT %(limit)s)\n",
+        "        SELECT gid FROM agentstate_outbox WHERE gid > coalesce((SELECT max(position)"
+        " FROM agentstate_feed), 0) ORDER BY gid LIMIT %(limit)s)\n",
+        "tests/store/test_feed.py::test_an_event_that_commits_late_is_not_skipped",
+    ),
+    Mutation(
+        "the idempotency record is not looked up",
+        EXECUTE,
+        "        self._replay_kept(cursor)\n",
+        "",
+        "tests/store/test_idempotency.py::"
+        "test_the_second_request_gets_the_first_answer_and_writes_nothing",
+    ),
+    Mutation(
+        "the fingerprint of a repeated request is not compared",
+        EXECUTE,
+        "if bytes(fingerprint) != item.ask.under.fingerprint:",
+        "if False:",
+        "tests/store/test_idempotency.py::test_a_key_used_for_another_request_is_refused",
+    ),
+    Mutation(
+        "two with one key in a batch are both done",
+        EXECUTE,
+        "            if earlier is not None:\n",
+        "            if False:\n",
+        "tests/store/test_idempotency.py::test_two_commands_with_one_key_in_a_batch_have_one_effect",
+    ),
+    Mutation(
+        "a refused command leaves its half behind",
+        EXECUTE,
+        "        except Refusal as refusal:\n            return refusal\n",
+        "        except Refusal as refusal:\n            draft.adopt(fork)\n"
+        "            return refusal\n",
+        "tests/store/test_runs.py::"
+        "test_a_composite_write_that_is_refused_in_its_middle_leaves_nothing",
+    ),
+    Mutation(
+        "a batch adopts what comes before its refusal",
+        DECIDING + "batches.py",
+        "    if failed:\n        raise BatchRefused(",
+        "    if failed and not results:\n        raise BatchRefused(",
+        "tests/store/test_batch.py::"
+        "test_one_failing_of_three_writes_nothing_and_every_failure_is_told",
+    ),
+    Mutation(
+        "at its expiry a lease still holds",
+        "agentstate/store/rows.py",
+        "self.expires_at is not None and now < self.expires_at",
+        "self.expires_at is not None and now <= self.expires_at",
+        "tests/store/test_leases.py::test_at_expires_at_itself_the_lease_is_over",
+    ),
+    Mutation(
+        "a lapsed lease is renewed when nobody took it",
+        RULES + "leases.py",
+        "    if not held.live(now):\n",
+        "    if False:\n",
+        "tests/store/test_leases.py::test_at_expires_at_itself_the_lease_is_over",
+    ),
+    Mutation(
+        "a renewal adds to what is left",
+        RULES + "leases.py",
+        "        renewed_at=now,\n        expires_at=now + timedelta(seconds=ask.ttl_seconds),\n"
+        "        renewals=held",
+        "        renewed_at=now,\n        expires_at=(held.expires_at or now)"
+        " + timedelta(seconds=ask.ttl_seconds),\n        renewals=held",
+        "tests/store/test_leases.py::test_a_renewal_gives_ttl_from_now_and_keeps_the_token",
+    ),
+    Mutation(
+        "a live lease is given away",
+        RULES + "leases.py",
+        "    if lease.live(now):\n        raise LeaseHeld(\n"
+        '            f"{lease.owner} holds {lease.unit}",',
+        '    if False:\n        raise LeaseHeld(\n            f"{lease.owner} holds {lease.unit}",',
+        "tests/store/test_races.py::test_twenty_acquire_one_new_unit_and_one_gets_it",
+    ),
+    Mutation(
+        "terms follow a clock that was set back",
+        RULES + "leases.py",
+        "    starts_at = now if ended_at is None else max(now, ended_at)\n",
+        "    starts_at = now\n",
+        "tests/store/test_leases.py::test_terms_never_overlap_even_when_the_clock_is_set_back",
+    ),
+    Mutation(
+        "a reclaim takes whoever holds it",
+        RULES + "leases.py",
+        "    if lease is None or (lease.token, lease.owner) != seen:\n",
+        "    if lease is None:\n",
+        "tests/store/test_leases.py::test_a_reclaim_names_the_holder_it_means",
+    ),
+    Mutation(
+        "a reclaim leaves the former token current",
+        DECIDING + "leases.py",
+        "run, owner=None, token=None, holder=None, last_token=spent_token or run",
+        "run, last_token=spent_token or run",
+        "tests/store/test_leases.py::"
+        "test_an_operator_reclaims_a_lapsed_lease_and_the_former_holder_is_fenced_at_once",
+    ),
+    Mutation(
+        "a run that has ended keeps its token",
+        RULES + "runs.py",
+        "        token=None,\n        holder=None,\n        ended_token=run.token,",
+        "        ended_token=run.token,",
+        "tests/rules/test_rules.py::test_a_terminal_run_has_no_owner_and_no_token_that_counts",
+    ),
+    Mutation(
+        "a run that has ended can end again",
+        RULES + "runs.py",
+        "    check_open(run)\n    allowed = allowed_moves(run.status)\n",
+        "    allowed = ('running', 'cancelled', 'completed', 'failed')\n",
+        "tests/store/test_runs.py::test_moves_follow_the_table_and_terminal_states_absorb",
+    ),
+    Mutation(
+        "an expected number is not compared",
+        RULES + "runs.py",
+        "if expected_seq is not None and expected_seq != run.last_seq:",
+        "if False:",
+        "tests/store/test_races.py::test_two_append_seq_5_and_one_gets_it",
+    ),
+    Mutation(
+        "an expected number may be too low",
+        RULES + "runs.py",
+        "if expected_seq is not None and expected_seq != run.last_seq:",
+        "if expected_seq is not None and expected_seq > run.last_seq:",
+        "tests/store/test_races.py::test_two_append_seq_5_and_one_gets_it",
+    ),
+    Mutation(
+        "If-Match is not compared",
+        RULES + "runs.py",
+        "if if_match is not None and if_match != run.version:",
+        "if False:",
+        "tests/store/test_runs.py::test_if_match_guards_the_version",
+    ),
+    Mutation(
+        "known event ids are appended again",
+        DECIDING + "runs.py",
+        "        if known:\n            return _appended_before(known, run)\n",
+        "",
+        "tests/store/test_runs.py::"
+        "test_repeating_a_batch_with_ids_appends_nothing_and_answers_as_before",
+    ),
+    Mutation(
+        "the change of another key is confirmed as one's own",
+        RULES + "runs.py",
+        "    if stored.actor != by.principal:\n        return False\n",
+        "",
+        "tests/api/test_changes.py::"
+        "test_the_same_change_id_answers_the_first_version_whatever_the_rest_says",
+    ),
+    Mutation(
+        "a cap admits one more",
+        RULES + "budgets.py",
+        "if level.reserved + level.spent + amount > level.cap:",
+        "if level.reserved + level.spent + amount > level.cap + 1:",
+        "tests/rules/test_rules.py::test_nothing_is_admitted_beyond_a_cap_and_all_levels_agree",
+    ),
+    Mutation(
+        "holds do not count against the cap",
+        RULES + "budgets.py",
+        "if level.reserved + level.spent + amount > level.cap:",
+        "if level.spent + amount > level.cap:",
+        "tests/store/test_reservations.py::test_a_hold_counts_against_the_cap",
+    ),
+    Mutation(
+        "only the innermost level is asked",
+        RULES + "budgets.py",
+        "    for level in levels:\n        if level.reserved",
+        "    for level in levels[-1:]:\n        if level.reserved",
+        "tests/rules/test_rules.py::test_nothing_is_admitted_beyond_a_cap_and_all_levels_agree",
+    ),
+    Mutation(
+        "a budget is not locked",
+        SQL,
+        ') AND {_UNLESS_SPLIT} ORDER BY depth, id FOR NO KEY UPDATE\n"""\nLOCK_BUDGETS_BY_ID',
+        ') AND {_UNLESS_SPLIT} ORDER BY depth, id\n"""\nLOCK_BUDGETS_BY_ID',
+        "tests/faults/test_stepped_pairs.py -k really_waits",
+    ),
+    Mutation(
+        "runs are not locked",
+        SQL,
+        'ORDER BY id FOR NO KEY UPDATE\n"""\n# Root to leaf',
+        'ORDER BY id\n"""\n# Root to leaf',
+        "tests/faults/test_stepped_pairs.py -k really_waits",
+    ),
+    Mutation(
+        "an overdraft admits more",
+        RULES + "budgets.py",
+        "        overdrawn=spent + reserved > level.cap,\n",
+        "        overdrawn=False,\n",
+        "tests/store/test_reservations.py",
+    ),
+    Mutation(
+        "a hold outlives its token",
+        "agentstate/store/rows.py",
+        "now >= self.expires_at or (self.token is not None and self.token != current_token)",
+        "now >= self.expires_at",
+        "tests/store/test_reservations.py",
+    ),
+    Mutation(
+        "a lost COMMIT is believed by its number alone",
+        EXECUTE,
+        'there = batch.is_there(cursor) if status == "committed" else None',
+        'there = status == "committed"',
+        "tests/store/test_lost_commit.py",
+    ),
+    Mutation(
+        "claims wait for one another instead of passing by",
+        SQL,
+        "LIMIT %(limit)s FOR NO KEY UPDATE OF l SKIP LOCKED",
+        "LIMIT %(limit)s",
+        "tests/store/test_races.py::test_claims_at_once_never_give_one_run_to_two",
+    ),
+    Mutation(
+        "the leader of a batch that fails keeps the lead",
+        "agentstate/store/lanes.py",
+        "        finally:\n            self._hand_on()\n",
+        "        finally:\n            pass\n",
+        "tests/store/test_lanes.py::test_leadership_is_handed_on_when_the_leader_fails",
+    ),
+    Mutation(
+        "a refusal leaves no row",
+        EXECUTE,
+        "        _put(cursor, sql.INSERT_REFUSALS, self._refusals(draft))\n",
+        "",
+        "tests/store/test_leases.py tests/client/test_swapping.py",
+    ),
+    Mutation(
+        "a lapse is noted at every sweep",
+        DECIDING + "leases.py",
+        "replace(lease, noted_token=lease.token)",
+        "replace(lease, noted_token=None)",
+        "tests/store/test_leases.py::test_the_sweep_tells_of_a_lapse_once_and_changes_nothing_else",
+    ),
+)
+
+
+def main(words: list[str]) -> int:
+    chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
+    with tempfile.TemporaryDirectory(prefix="agentstate-mutations-") as folder:
+        copy = Path(folder) / "copy"
+        _copy(copy)
+        if not _passes(copy, " ".join(sorted({m.test for m in chosen if " -k " not in m.test}))):
+            print("the tests do not pass as they are: nothing can be said")
+            return 1
+        missed = [m for m in chosen if not _caught(copy, m)]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} mutations were caught")
+    return 1 if missed else 0
+
+
+def _copy(copy: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+
+
+def _caught(copy: Path, mutation: Mutation) -> bool:
+    began = time.monotonic()
+    edits = ((mutation.path, mutation.old, mutation.new), *mutation.also)
+    kept = {path: (copy / path).read_text() for path, _, _ in edits}
+    for path, old, new in edits:
+        text = (copy / path).read_text()
+        if text.count(old) != 1:
+            print(f"STALE   {mutation.name}: its text is {text.count(old)} times in {path}")
+            return False
+        (copy / path).write_text(text.replace(old, new))
+    try:
+        caught = not _passes(copy, mutation.test)
+    finally:
+        for path, text in kept.items():
+            (copy / path).write_text(text)
+    word = "caught" if caught else "MISSED"
+    print(f"{word}  {time.monotonic() - began:5.1f} s  {mutation.name}", flush=True)
+    return caught
+
+
+def _passes(copy: Path, tests: str) -> bool:
+    """Whether the tests pass in the copy; one that hangs does not."""
+    env = os.environ | {"AGENTSTATE_HOME": str(copy / "var"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = f"exec {sys.executable} -m pytest -q -x -p no:cacheprovider {tests}"
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=copy,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode not in (0, 1):
+        print(done.stdout[-2_000:], done.stderr[-2_000:])
+        raise SystemExit(f"pytest ended with {done.returncode}")
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
