@@ -669,7 +669,9 @@ def list_shared_ledger(
 ) -> HttpResponse:
     """Everything that ever counted against a budget; spent is always the sum.
 
-    `refused`: the charges that it refused in the time of these lines, the first 100 of them. A split one has a ledger for each slot: they come by time, each line with its `slot` and its
+    `refused`: the charges that it refused in the time of these lines, the first 100 of them.
+
+    A split one has a ledger for each slot: they come by time, each line with its `slot` and its
     number `n` there. `next` is where to go on, and misses none that is written meanwhile.
     """
     of = {"list": "ledger", "budget": name}
