@@ -263,7 +263,7 @@ MUTATIONS = (
         SQL,
         ') AND {_UNLESS_SPLIT} ORDER BY depth, id FOR NO KEY UPDATE\n"""\nLOCK_BUDGETS_BY_ID',
         ') AND {_UNLESS_SPLIT} ORDER BY depth, id\n"""\nLOCK_BUDGETS_BY_ID',
-        "tests/faults/test_stepped_pairs.py -k really_waits",
+        "tests/faults/test_stepped_pairs.py::test_one_that_needs_a_row_of_the_other_really_waits",
     ),
     Mutation(
         "runs are not locked",
@@ -277,14 +277,16 @@ MUTATIONS = (
         RULES + "budgets.py",
         "        overdrawn=spent + reserved > level.cap,\n",
         "        overdrawn=False,\n",
-        "tests/store/test_reservations.py",
+        "tests/store/test_reservations.py::"
+        "test_more_than_was_held_is_recorded_in_full_and_stops_everything_until_the_cap_allows",
     ),
     Mutation(
         "a hold outlives its token",
         "agentstate/store/rows.py",
         "now >= self.expires_at or (self.token is not None and self.token != current_token)",
         "now >= self.expires_at",
-        "tests/store/test_reservations.py",
+        "tests/store/test_reservations.py::"
+        "test_an_overtaken_worker_settles_nothing_and_its_hold_is_given_back",
     ),
     Mutation(
         "a lost COMMIT is believed by its number alone",
@@ -292,13 +294,6 @@ MUTATIONS = (
         'there = batch.is_there(cursor) if status == "committed" else None',
         'there = status == "committed"',
         "tests/store/test_lost_commit.py",
-    ),
-    Mutation(
-        "claims wait for one another instead of passing by",
-        SQL,
-        "LIMIT %(limit)s FOR NO KEY UPDATE OF l SKIP LOCKED",
-        "LIMIT %(limit)s",
-        "tests/store/test_races.py::test_claims_at_once_never_give_one_run_to_two",
     ),
     Mutation(
         "the leader of a batch that fails keeps the lead",

@@ -81,6 +81,9 @@ def check_pair(first: str, second: str) -> None:
 def test_one_that_needs_a_row_of_the_other_really_waits(clock, first, second):
     waited, *_ = stepped(first, second)
     assert waited
+    check_pair(first, second)
+    check_pair(second, first)
+    assert audit.verify() == []
 
 
 @pytest.mark.parametrize("first", SHORT)

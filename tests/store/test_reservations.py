@@ -155,7 +155,7 @@ def test_a_dropped_holds_late_commit_is_recorded_as_late(money, clock):
 
 def test_an_overtaken_worker_settles_nothing_and_its_hold_is_given_back(store, clock, money):
     first = store.hold("42", "w-1")
-    money.reserve(80, fence=first.token)
+    money.reserve(80, fence=first.token, ttl_seconds=3_600)
     clock.advance(seconds=61)
     second = store.acquire("run:42", "w-2")
     for late in (lambda: money.commit(70, fence=first.token), lambda: money.reserve(1, "h2")):
