@@ -28,6 +28,7 @@ FOLD_PART = 0.22
 FOLD_SECONDS_MIN = 30
 MERGE_WIDTH = 7.0
 TICKS_MAX = 9
+TEXTS_APART = 62
 STEPS_SECONDS = (
     0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200,
     86_400, 172_800, 604_800, 2_592_000, 31_536_000,
@@ -158,6 +159,11 @@ class Scale:
         (t0, x0), (t1, x1) = self.knots[place - 1], self.knots[place]
         part = (at - t0) / (t1 - t0) if t1 > t0 else 0.0
         return round(x0 + (x1 - x0) * part, 1)
+
+    @property
+    def fold_middles(self) -> list[float]:
+        """Where the text of each fold stands."""
+        return [(self.x(a) + self.x(b)) / 2 for a, b in self.folded]
 
     def is_folded(self, at: datetime) -> bool:
         return any(a < at < b for a, b in self.folded)
@@ -339,7 +345,9 @@ def _ticks(scale: Scale) -> list[Tick]:
     for number in _numbers(scale, first, last, step):
         at = datetime.fromtimestamp(number * step, tz=scale.start.tzinfo)
         x = scale.x(at)
-        if scale.is_folded(at) or (found and x - found[-1].x < 62) or x > WIDTH - 40:
+        near_fold = any(abs(x - middle) < TEXTS_APART for middle in scale.fold_middles)
+        near_tick = found and x - found[-1].x < TEXTS_APART
+        if scale.is_folded(at) or near_fold or near_tick or x > WIDTH - 40:
             continue
         found.append(Tick(x=x, at=at, text=_tick_text(at, step)))
     return found

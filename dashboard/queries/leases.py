@@ -42,7 +42,8 @@ class HeldUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """lapsed: the longest ago first. live: by unit, in pages; later: the place of the next one."""
+    """lapsed: the longest ago first. live: those that run out first on top, in pages; later: the
+    place of the next one. A lease that is renewed meanwhile moves down, so it may be seen twice."""
 
     lapsed: list[HeldUnit]
     lapsed_total: int
@@ -66,9 +67,10 @@ def read_board(*, now: datetime, owner: str = "", after: str = "") -> Board:
     found = held().select_related("run").filter(owner__startswith=owner)
     lapsed = found.filter(expires_at__lte=now)
     live = found.filter(expires_at__gt=now)
-    page = live.order_by("unit")
+    page = live.order_by("expires_at", "unit")
     if after:
-        page = page.filter(unit__gt=cursors.read(after, salt=SALT)[1])
+        at, unit = cursors.read(after, salt=SALT)
+        page = page.filter(Q(expires_at__gt=at) | Q(expires_at=at, unit__gt=unit))
     rows = list(page[: PAGE_ROWS + 1])
     first = list(lapsed.order_by("expires_at", "unit")[:LAPSED_SHOWN])
     units = describe([*first, *rows[:PAGE_ROWS]], now=now)
@@ -79,7 +81,7 @@ def read_board(*, now: datetime, owner: str = "", after: str = "") -> Board:
         live=units[len(first) :],
         live_total=live.count(),
         late_total=late(live, now).count(),
-        later=cursors.write(now, last.unit, salt=SALT) if last else None,
+        later=cursors.write(last.expires_at or now, last.unit, salt=SALT) if last else None,
     )
 
 

@@ -233,6 +233,22 @@ def count_statuses(wanted: filters.Filter, *, now: datetime) -> list[Count]:
     ]
 
 
+def count_overdue(wanted: filters.Filter, *, now: datetime) -> Count:
+    """Runs past their deadline and not ended, under the rest of the filter, up to 10,000."""
+    rest = wanted.without("status", "overdue")
+    overdue = matching(rest.with_only("overdue", "yes"), now=now)
+    number = _count_one(_countable(overdue, capped=True))
+    return _count("overdue", number, capped=True)
+
+
+def add_up(counts: list[Count]) -> Count:
+    """All of them together; None as soon as one is not known."""
+    numbers = [count.count for count in counts if count.count is not None]
+    known = len(numbers) == len(counts)
+    capped = any(count.capped for count in counts)
+    return Count(status="all", count=sum(numbers) if known else None, capped=capped)
+
+
 def _numbers_of(found: list[int | None]) -> list[int | None]:
     if len(found) != len(Status) or not all(n is None or type(n) is int for n in found):
         raise ValueError("a number for each status")
@@ -277,7 +293,7 @@ def _count_one(rows: QuerySet[Run, Any]) -> int | None:
         return None
 
 
-def _count(status: Status, number: int | None, *, capped: bool) -> Count:
+def _count(status: str, number: int | None, *, capped: bool) -> Count:
     over = capped and number is not None and number > COUNT_MAX
     return Count(status=status, count=COUNT_MAX if over else number, capped=over)
 

@@ -206,6 +206,22 @@ def lookup(values: dict[str, Any], name: str) -> Any:
     return values.get(name, 0)
 
 
+MIDDLE_TAIL = 9
+
+
+@register.simple_tag
+def middle(text: str) -> SafeString:
+    """A name that, where it has no room, is cut in its middle: keys differ at their ends."""
+    if len(text) <= MIDDLE_TAIL + 4:
+        return format_html('<span class="mid">{}</span>', text)
+    return format_html(
+        '<span class="mid" title="{}"><span class="mid-head">{}</span><span>{}</span></span>',
+        text,
+        text[:-MIDDLE_TAIL],
+        text[-MIDDLE_TAIL:],
+    )
+
+
 @register.filter
 def get(values: dict[str, Any], name: str) -> Any:
     """A member whose name a template cannot write."""

@@ -40,12 +40,21 @@ def actor(principal: str | None) -> str:
     return (principal or NOTHING).removeprefix("person:")
 
 
+# What an action tells of how it was, and that nothing after it is compared with.
+UNCHANGING = frozenset({"live"})
+NAMES = {"spent_token": "token spent", "retain_seconds": "kept, s", "hold": "held"}
+
+
 @register.filter
 def changes(action: OperatorAction) -> list[dict[str, str]]:
     """What an action changed, name by name."""
-    names = list(dict.fromkeys([*action.before, *action.after]))
+    names = [n for n in dict.fromkeys([*action.before, *action.after]) if n not in UNCHANGING]
     return [
-        {"name": name, "before": _said(action.before, name), "after": _said(action.after, name)}
+        {
+            "name": NAMES.get(name, name),
+            "before": _said(action.before, name),
+            "after": _said(action.after, name),
+        }
         for name in names
         if action.before.get(name) != action.after.get(name)
     ]
@@ -53,8 +62,12 @@ def changes(action: OperatorAction) -> list[dict[str, str]]:
 
 def _said(values: dict[str, Any], name: str) -> str:
     value = values.get(name)
-    if value is None:
+    if value is None or value in ("", []):
         return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -50,11 +50,28 @@ def describe_filter(wanted: Filter, now: datetime) -> dict[str, Any]:
         "now": now,
         "wanted": wanted,
         "chips": chips,
-        "statuses": choose_statuses(wanted, now),
-        "all_statuses": wanted.without("status").text,
-        "any_status": not wanted.values("status"),
         "leases": choices(wanted, "lease", [(s, s) for s in filters.LEASE_STATES]),
         "spans": choices(wanted, "since", SPANS),
+    } | describe_counts(wanted, now)
+
+
+def describe_counts(wanted: Filter, now: datetime) -> dict[str, Any]:
+    """The cards above the list: all, each status, and what is overdue."""
+    statuses = choose_statuses(wanted, now)
+    is_overdue = wanted.values("overdue") == ("yes",)
+    rest = wanted.without("overdue")
+    return {
+        "statuses": statuses,
+        "all_count": queries.add_up([choice["count"] for choice in statuses]),
+        "all_statuses": wanted.without("status").text,
+        "any_status": not wanted.values("status"),
+        "overdue": {
+            "count": queries.Count(status="overdue", count=None)
+            if wanted.problems
+            else queries.count_overdue(wanted, now=now),
+            "chosen": is_overdue,
+            "text": (rest if is_overdue else rest.with_only("overdue", "yes")).text,
+        },
     }
 
 
@@ -158,12 +175,9 @@ def refresh(request: ConsoleRequest) -> HttpResponseBase:
         "wanted": wanted,
         "lines": lines,
         "summaries": summarise(lines),
-        "statuses": choose_statuses(wanted, now),
-        "all_statuses": wanted.without("status").text,
-        "any_status": not wanted.values("status"),
         "newer": newer,
         "newer_capped": newer >= queries.NEW_MAX,
-    }
+    } | describe_counts(wanted, now)
     return render(request, "runs/refresh.html", context)
 
 

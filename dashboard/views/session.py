@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlsplit
+
 from django.contrib.auth import views as auth
 from django.http import HttpResponseBase
 from django.shortcuts import redirect
@@ -10,6 +13,8 @@ from django.views.decorators.http import require_POST
 
 from dashboard.pages import ConsoleRequest
 
+# Where everybody comes by typing the site's address.
+FIRST_PATHS = ("", "/", "/runs")
 THEME_COOKIE = "agentstate_theme"
 THEME_SECONDS = 365 * 86_400
 
@@ -19,6 +24,12 @@ class Login(auth.LoginView):
 
     template_name = "session/login.html"
     redirect_authenticated_user = True
+
+    def get_context_data(self, **named: Any) -> dict[str, Any]:
+        """goes_on: somebody was at a page of their own when the session ended."""
+        context = super().get_context_data(**named)
+        path = urlsplit(context.get("next") or "").path
+        return context | {"goes_on": path not in FIRST_PATHS}
 
 
 @require_POST

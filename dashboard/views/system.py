@@ -8,6 +8,7 @@ from django.http import HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from agentstate.caching import CACHES_OF
 from agentstate.store import reads, retention
 from agentstate.store.policy import POLICY
 from agentstate.store.reference import MEANINGS
@@ -52,7 +53,13 @@ def rules() -> dict[str, Any]:
         table, column = name.split(".")
         tables.setdefault(table, []).append({"column": column, "line": line})
     moves = [{"status": status, "cells": [_move(status, to) for to in Status]} for status in MOVES]
-    return {"policies": tables, "meanings": MEANINGS, "moves": moves, "statuses": list(Status)}
+    return {
+        "policies": tables,
+        "meanings": MEANINGS,
+        "moves": moves,
+        "statuses": list(Status),
+        "caches": CACHES_OF,
+    }
 
 
 def _move(status: str, to: str) -> str:

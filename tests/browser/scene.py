@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
-from agentstate.store.commands import NewBudget, NewEvent
+from agentstate.store.commands import (
+    AnnounceWorker,
+    CreateBudget,
+    DrainWorker,
+    NewBudget,
+    NewEvent,
+    Patch,
+    PutTelemetry,
+    Reserve,
+    SignalRun,
+)
 from agentstate.store.errors import Refusal
 from agentstate.store.payloads import RawJSON
 from tests.clock import Clock
@@ -95,6 +106,33 @@ class Scene:
                 self.refused(lambda: store.append("checkout-42", [event()], fence=frozen.token))
         clock.advance(seconds=25)
         self.work("checkout-42", "w-9~c41a", second.token, steps=2, pause=11)
+
+    def company(self) -> None:
+        """What the pages of budgets and workers show: shared caps, holds, a drain, a signal."""
+        store, clock = self.store, self.clock
+        store.ask(CreateBudget(run=None, budget=NewBudget(name="company", cap=2_000_000)))
+        team = NewBudget(name="team-checkout", cap=400_000, parent="company")
+        store.ask(CreateBudget(run=None, budget=team))
+        tokens = (NewBudget(name="tokens", cap=90_000, parent="team-checkout"),)
+        store.create("ticket-77", task="answer the ticket", tags=("support",), budgets=tokens,
+                     deadline_at=clock.now + timedelta(minutes=3))  # fmt: skip
+        store.ask(AnnounceWorker(worker="w-4~beef", version="1.4.2", host="node-a", slots=4))
+        lease = store.hold("ticket-77", "w-4~beef", ttl_seconds=3_600)
+        for number in range(12):
+            clock.advance(seconds=20)
+            store.spend("ticket-77", 6_000 + 150 * number, budget="tokens", fence=lease.token)
+        self.refused(lambda: store.spend("ticket-77", 60_000, budget="tokens", fence=lease.token))
+        hold = {"run": "ticket-77", "budget": "tokens", "fence": lease.token}
+        store.ask(Reserve(amount=3_000, id="h-1", ttl_seconds=10, **hold))
+        store.ask(Reserve(amount=1_000, id="h-2", ttl_seconds=3_600, **hold))
+        clock.advance(seconds=30)
+        store.renew("run:ticket-77", lease.token, ttl_seconds=3_600)
+        said = PutTelemetry(run="ticket-77", host="node-a", model="large-2", fence=lease.token)
+        store.ask(said)
+        boss = store.as_caller(SENIOR)
+        boss.ask(SignalRun(run="ticket-77", signal="pause", reason="the shop is closed"))
+        boss.ask(DrainWorker(worker="w-4", reason="the node is replaced"))
+        store.ask(Patch(run="ticket-77", notes="Called twice.\nCall back.", fence=lease.token))
 
     def work(self, run: str, owner: str, token: int, *, steps: int, pause: float) -> None:
         for number in range(steps):

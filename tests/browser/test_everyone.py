@@ -24,19 +24,39 @@ PAGES = {
     "reclaim a live one": "/leases/run:checkout-42/reclaim",
     "contention": "/contention",
     "audit": "/audit",
+    "parts, overdue": "/runs?q=overdue:yes",
+    "run with all": "/runs/ticket-77",
+    "invariants": "/runs/ticket-77/invariants",
+    "signal": "/runs/ticket-77/signal",
+    "brake": "/runs/ticket-77/brake",
+    "edit": "/runs/ticket-77/edit",
+    "keep": "/runs/ticket-77/keep",
+    "workers": "/workers",
+    "drain": "/workers/w-4~beef/drain",
+    "budgets": "/budgets",
+    "shared budget": "/budgets/team-checkout",
+    "a run's budget": "/runs/ticket-77/budgets/tokens",
+    "cap": "/runs/ticket-77/budgets/tokens/cap?cap=200000",
+    "receipts": "/receipts",
+    "a receipt": "/receipts?request_id=req-1",
+    "never seen": "/receipts?key=nothing",
+    "system": "/system",
+    "rules": "/system?show=rules",
     "unknown run": "/runs/checkout-4",
     "unknown address": "/nothing",
 }
 
 # The second theme differs in nothing but its colours: pages that have all of them.
 DARK = ("runs, filtered", "runs, not understood", "event", "event as JSON", "ownership", "leases",
-        "unit", "reclaim a live one", "contention")  # fmt: skip
+        "unit", "reclaim a live one", "contention", "run with all", "workers", "shared budget",
+        "a receipt", "system", "rules")  # fmt: skip
 
 
 @pytest.fixture
 def scene(store, clock):
     scene = Scene(store, clock)
     scene.play(others=10)
+    scene.company()
     return scene
 
 

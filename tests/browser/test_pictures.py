@@ -18,6 +18,9 @@ PICTURES = {
     "reclaim": ("dark", 1280, 800, "/leases/run:deps-1014/reclaim"),
     "takeover": ("light", 1280, 800, "/leases/run:checkout-42"),
     "contention": ("light", 1280, 800, "/contention"),
+    "budget": ("light", 1280, 800, "/runs/ticket-77/budgets/tokens"),
+    "workers": ("dark", 1280, 620, "/workers"),
+    "system": ("light", 1280, 800, "/system"),
     "phone-runs": ("light", 390, 844, "/runs"),
     "phone-run": ("dark", 390, 844, "/runs/checkout-42"),
     "phone-leases": ("light", 390, 844, "/leases"),
@@ -27,7 +30,9 @@ OCTETS_MAX = 150_000
 
 @pytest.mark.long
 def test_pictures_are_made_of_every_page(store, clock, open_window, tmp_path):
-    Scene(store, clock).play()
+    scene = Scene(store, clock)
+    scene.company()
+    scene.play()
     folder = Path(os.environ.get("AGENTSTATE_PICTURES") or tmp_path)
     windows = {
         theme: open_window(f"bo-{theme}", "senior", color_scheme=theme)

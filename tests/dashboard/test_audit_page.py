@@ -40,3 +40,16 @@ def test_actions_are_searched(store, viewer):
         store.as_caller(ANA).move(key, "cancelled", reason=f"because {key}")
 
     assert "because a" not in Page(viewer.get("/audit", {"text": "because b"})).text
+
+
+def test_what_changed_is_told_in_words(store, still_clock, viewer):
+    store.create("42")
+    lease = store.hold("42", "w-3")
+    still_clock.advance(seconds=100)
+    taken = store.as_caller(ANA).reclaim("run:42", token=lease.token, owner="w-3")
+
+    text = Page(viewer.get("/audit")).text
+
+    assert f"token spent none → {taken.token}" in text
+    assert "live" not in text
+    assert "spent_token" not in text

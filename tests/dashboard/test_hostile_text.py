@@ -62,6 +62,16 @@ def told(store, still_clock):
         "/audit",
         f"/login?next={MARKUP}",
         f"/jump?to={MARKUP}",
+        "/runs/42/signal",
+        "/runs/42/edit",
+        "/runs/42/invariants",
+        "/workers",
+        f"/workers?after={MARKUP}",
+        "/budgets",
+        f"/budgets?after={MARKUP}",
+        f"/budgets/{MARKUP}",
+        f"/receipts?text={MARKUP}",
+        "/system",
     ],
 )
 def test_markup_is_shown_and_never_obeyed(told, operator, address):
@@ -71,7 +81,7 @@ def test_markup_is_shown_and_never_obeyed(told, operator, address):
     assert not [tag for tag, _ in page.tags if tag == "img"]
     assert not [attributes for _, attributes in page.tags if "onerror" in attributes]
     asked = {str(a["hx-get"]) for _, a in page.tags if "hx-get" in a}
-    assert asked <= {"/runs", "/runs/42", "/leases", "/audit"}
+    assert asked <= {"/runs", "/runs/42", "/runs/42/invariants", "/leases", "/audit"}
     assert not [link for link in page.links if link.lower().startswith("javascript:")]
 
 

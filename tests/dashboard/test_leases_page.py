@@ -81,6 +81,21 @@ def test_live_leases_are_read_in_pages(store, viewer, monkeypatch):
     assert found == [f"unit-{n}" for n in range(7)]
 
 
+def test_live_leases_that_run_out_first_stand_on_top(store, viewer):
+    for unit, ttl_seconds in (("a-long", 900), ("b-short", 30), ("c-middle", 300)):
+        store.acquire(unit, "w-1", ttl_seconds=ttl_seconds)
+
+    assert Page(viewer.get("/leases")).rows("u-") == ["b-short", "c-middle", "a-long"]
+
+
+def test_the_page_that_asks_names_the_unit_and_wants_the_reason_first(lapsed, operator):
+    page = Page(operator.get("/leases/run:42/reclaim"))
+
+    assert "Reclaim run:42 ?" in page.text
+    reason = next(a for t, a in page.tags if t == "input" and a.get("name") == "reason")
+    assert {"autofocus", "required"} <= set(reason)
+
+
 def test_only_the_asked_holders_are_shown(store, viewer):
     store.acquire("a", "w-1~x")
     store.acquire("b", "w-2~x")

@@ -251,3 +251,34 @@ def test_a_part_of_the_page_is_the_same_as_in_the_whole(store, still_clock, view
     assert part.content.decode().strip() in viewer.get("/runs").content.decode()
     assert "<html" not in part.content.decode()
     assert "HX-Request" in part["Vary"]
+
+
+def test_overdue_runs_are_a_filter_and_a_card_with_their_number(store, still_clock, viewer):
+    from datetime import timedelta
+
+    due = still_clock.now + timedelta(minutes=1)
+    for key in ("late", "late-and-ended", "in-time"):
+        store.create(key, deadline_at=due if key != "in-time" else due + timedelta(days=1))
+    store.create("without")
+    store.move("late-and-ended", "cancelled")
+    still_clock.advance(minutes=2)
+
+    page = Page(viewer.get("/runs"))
+
+    assert "overdue 1" in page.text
+    assert "All 4" in page.text
+    assert Page(viewer.get(page.link("overdue").replace("?", "/runs?", 1))).rows() == ["late"]
+    found = Page(viewer.get("/runs", {"q": "overdue:no"})).rows()
+    assert sorted(found) == ["in-time", "late-and-ended", "without"]
+    assert "one of yes, no" in Page(viewer.get("/runs", {"q": "overdue:perhaps"})).text
+    assert "All 1" in Page(viewer.get("/runs", {"q": "overdue:yes"})).text
+
+
+def test_a_long_key_keeps_its_end_which_tells_it_from_others(store, viewer):
+    key = "checkout-service-nightly-audit-000042"
+    store.create(key)
+
+    page = Page(viewer.get("/runs"))
+
+    assert f'title="{key}"' in page.html
+    assert f"<span>{key[-9:]}</span>" in page.html

@@ -159,3 +159,12 @@ def test_an_address_that_makes_no_sense_leads_to_the_login_all_the_same(client, 
     answer = client.get("/runs", headers=asked)
     assert answer.status_code == 401
     assert answer.headers["HX-Redirect"].startswith("/login")
+
+
+@pytest.mark.parametrize(
+    ("back", "told"), [("/", False), ("/runs", False), ("/leases", True), ("http://[", False)]
+)
+def test_only_who_was_at_a_page_is_told_that_it_goes_on_there(db, back, told):
+    page = Page(Client().get("/login", {"next": back}))
+
+    assert ("You will go on where you were" in page.text) == told

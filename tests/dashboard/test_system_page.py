@@ -1,6 +1,7 @@
 import pytest
 from django.db import OperationalError
 
+from agentstate.caching import CACHES_OF
 from agentstate.store import feed
 from agentstate.store.commands import SetCheckpoint
 from agentstate.store.policy import POLICY
@@ -78,6 +79,7 @@ def test_every_column_and_every_legal_move_is_on_screen(viewer):
     legal = sum(len(targets) for targets in MOVES.values())
     assert page.html.count('<span class="mark ') == legal
     assert all(f"to {status}" in page.text for status in Status)
+    assert all(copy.holds in page.text for copy in CACHES_OF.values())
 
 
 @pytest.mark.parametrize("address", ["/system", "/system?show=rules", "/system?show=nothing"])

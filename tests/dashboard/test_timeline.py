@@ -87,6 +87,22 @@ def test_marks_that_would_touch_are_one_with_a_count():
     assert (mark.count, mark.seq) == (300, 0)
 
 
+def test_no_label_stands_where_a_folded_stretch_has_its_own():
+    for quiet in (300, 1_000, 3_333, 86_400):
+        moments = [*range(0, 60, 5), *range(60 + quiet, 120 + quiet, 5)]
+        drawing = timeline.draw(
+            start=START,
+            now=at(moments[-1]),
+            ended_at=at(moments[-1]),
+            spans=[span(1, 0, moments[-1])],
+            dots=[dot(moment) for moment in moments],
+        )
+
+        assert drawing.folds
+        apart = [abs(t.x - fold.text_x) for t in drawing.ticks for fold in drawing.folds]
+        assert min(apart, default=timeline.TEXTS_APART) >= timeline.TEXTS_APART
+
+
 def test_a_run_of_one_instant_and_one_of_years_can_be_drawn():
     for seconds in (0, 0.000001, 10**9):
         drawing = timeline.draw(
