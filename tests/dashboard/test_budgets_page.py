@@ -275,3 +275,28 @@ def test_what_workers_write_into_the_ledger_is_text(store, viewer):
 
     assert "<img src=x onerror=alert(1)>" in page.text
     assert not [tag for tag, _ in page.tags if tag == "img"]
+
+
+def test_a_split_budget_is_one_with_its_slots_their_ledger_and_their_holds(
+    store, still_clock, viewer, monkeypatch
+):
+    monkeypatch.setattr(queries, "PAGE_ROWS", 3)
+    store.ask(CreateBudget(run=None, budget=NewBudget(name="hot", cap=1000, slots=4)))
+    for number in range(6):
+        charge(store, "hot", 10, note=f"note {number}")
+    store.ask(Reserve(run=None, budget="hot", amount=40, id="h1", ttl_seconds=60))
+
+    board = Page(viewer.get("/budgets")).text
+    assert "hot 4 slots 10 % 900 tokens 60 40 1 000 60" in board
+    assert "hot#" not in board
+    page = Page(viewer.get("/budgets/hot"))
+    assert "Slots each is charged by itself" in page.text
+    assert "key:fleet 40 1m h1" in page.text
+
+    address, notes = "/budgets/hot", []
+    while address:
+        page = Page(viewer.get(address))
+        notes += [n for n in range(5, -1, -1) if f"note {n}" in page.text]
+        more = [link for link in page.links if "after=" in link]
+        address = "/budgets/hot" + more[0] if more else ""
+    assert notes == [5, 4, 3, 2, 1, 0]
