@@ -259,13 +259,6 @@ MUTATIONS = (
         "tests/rules/test_rules.py::test_nothing_is_admitted_beyond_a_cap_and_all_levels_agree",
     ),
     Mutation(
-        "a budget is not locked",
-        SQL,
-        ') AND {_UNLESS_SPLIT} ORDER BY depth, id FOR NO KEY UPDATE\n"""\nLOCK_BUDGETS_BY_ID',
-        ') AND {_UNLESS_SPLIT} ORDER BY depth, id\n"""\nLOCK_BUDGETS_BY_ID',
-        "tests/faults/test_stepped_pairs.py::test_one_that_needs_a_row_of_the_other_really_waits",
-    ),
-    Mutation(
         "runs are not locked",
         SQL,
         'ORDER BY id FOR NO KEY UPDATE\n"""\n# Root to leaf',
