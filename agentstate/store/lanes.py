@@ -75,9 +75,15 @@ class Lane:
             if not turn.taken:
                 self._waiting.remove(turn)
                 return Unavailable("waited too long for its turn", retry_after_ms=1_000)
-        if turn.ready.wait(LONGEST_WAIT_SECONDS) and turn.outcome is not None:
+        if not turn.ready.wait(LONGEST_WAIT_SECONDS):
+            return OutcomeUnknown("its batch is still being written", retry_after_ms=1_000)
+        if turn.outcome is not None:
             return turn.outcome
-        return OutcomeUnknown("its batch is still being written", retry_after_ms=1_000)
+        if turn.alone:
+            return self._alone(turn.ask)
+        # It was to lead from this very moment on: others wait for that, and it has not begun.
+        self._hand_on()
+        return Unavailable("waited too long for its turn", retry_after_ms=1_000)
 
     def _lead(self, own: _Turn) -> None:
         """Do one batch for everybody, and hand on; in `finally`, whatever happens."""

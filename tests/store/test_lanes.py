@@ -122,6 +122,67 @@ def test_one_whose_time_to_begin_is_over_leaves_the_queue_and_is_not_begun():
     assert busy.batches == [1]
 
 
+class LateTurn(lanes._Turn):
+    """One whose time is over at the very moment when it is told: too late to be taken out."""
+
+    __slots__ = ()
+
+    def __init__(self, ask):
+        super().__init__(ask)
+        self.ready = LateSignal()
+
+
+class LateSignal(Signal):
+    asked = 0
+
+    def wait(self, timeout=None):
+        self.asked += 1
+        told = super().wait(30)
+        return told and self.asked > 1
+
+
+def bring_late(busy, monkeypatch, *, before=0):
+    """One that gives up just when it is told, after a first that is at work; what it gets."""
+    got = []
+    leader = Thread(target=busy.lane.submit, args=(asked(),))
+    leader.start()
+    wait_for(lambda: busy.batches)
+    others = [Thread(target=busy.lane.submit, args=(asked(),)) for _ in range(before)]
+    for other in others:
+        other.start()
+    wait_for(lambda: len(busy.lane._waiting) == before)
+    monkeypatch.setattr(lanes, "_Turn", LateTurn)
+    late = Thread(target=lambda: got.append(busy.lane.submit(asked())))
+    late.start()
+    wait_for(lambda: len(busy.lane._waiting) == before + 1)
+    monkeypatch.undo()
+    busy.let_go.set()
+    for thread in (leader, *others, late):
+        thread.join(30)
+    return got[0]
+
+
+def test_one_that_is_handed_the_lead_when_its_time_is_over_hands_it_on(monkeypatch):
+    busy = Busy()
+    assert isinstance(bring_late(busy, monkeypatch), Unavailable)
+    assert busy.batches == [1]
+    last = asked()
+    assert busy.lane.submit(last) == ("together", last)
+
+
+def test_one_that_went_along_when_its_time_was_over_is_told_what_came_of_it(monkeypatch):
+    busy = Busy()
+    assert bring_late(busy, monkeypatch, before=1)[0] == "together"
+    assert busy.batches == [1, 2]
+
+
+def test_one_whose_batch_was_rolled_back_when_its_time_was_over_is_done_by_itself(monkeypatch):
+    busy = Busy()
+    real = busy.lane._together
+    busy.lane._together = lambda asks: None if len(asks) > 1 else real(asks)
+    assert bring_late(busy, monkeypatch, before=1)[0] == "alone"
+
+
 def test_sixty_four_writers_on_one_run_are_coalesced_without_an_error(store):
     store.create("42")
     began = rows("SELECT pg_current_xact_id()::text::bigint")[0][0]
