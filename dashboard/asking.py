@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +33,13 @@ class Done[R: Result]:
         return 422 if self.error else 409 if self.refused else 200
 
 
-def carry_out[R: Result](request: ConsoleRequest, command: Command[R]) -> Done[R]:
-    """Give the command in the person's name, once per form. Raises PermissionDenied."""
+def carry_out[R: Result](request: ConsoleRequest, command: Callable[[], Command[R]]) -> Done[R]:
+    """Give the command in the person's name, once per form. Raises PermissionDenied.
+
+    command: makes it of what was typed; what it says to that, as Invalid, is what to mend.
+    """
     try:
-        done = store.execute(command, by=request.access.caller, under=form_circumstances(request))
+        done = store.execute(command(), by=request.access.caller, under=form_circumstances(request))
     except NotAllowed as refused:
         raise PermissionDenied(refused.detail) from None
     except Invalid as refused:

@@ -27,6 +27,6 @@ def form_circumstances(request: ConsoleRequest) -> Circumstances:
     key = request.POST.get("form_key", "")
     if not (key.isascii() and key.isalnum() and 16 <= len(key) <= 64):
         return circumstances(request)
-    told = sorted((n, v) for n, v in request.POST.items() if n != "csrfmiddlewaretoken")
+    told = sorted((n, v) for n, v in request.POST.lists() if n != "csrfmiddlewaretoken")
     fingerprint = hashlib.sha256(repr((request.path, told)).encode()).digest()
     return circumstances(request, key=key, fingerprint=fingerprint)

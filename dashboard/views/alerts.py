@@ -43,8 +43,7 @@ def acknowledge(request: ConsoleRequest, rule: str) -> HttpResponseBase:
     if error or version is None:
         error = error or "The form has lost what you saw. Send it again."
         return ask(request, line, done=Done(error=error))
-    command = AcknowledgeAlert(rule=rule, version=version, reason=reason)
-    done = carry_out(request, command)
+    done = carry_out(request, lambda: AcknowledgeAlert(rule=rule, version=version, reason=reason))
     if done.result is None:
         return ask(request, queries.find(rule) or line, done=done)
     told = f"{line.rule.title}: acknowledged. It stays on this page until it is over."

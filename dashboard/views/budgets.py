@@ -140,8 +140,10 @@ def change_cap(request: ConsoleRequest, name: str, key: str | None = None) -> Ht
     if cap is None or error or version is None:
         error = error or ("" if version else "The form has lost what you saw. Send it again.")
         return ask(request, found, typed=typed, wrong=wrong_cap(typed), done=Done(error=error))
-    command = ChangeCap(run=key, budget=name, cap=cap, reason=reason, if_match=version)
-    done = carry_out(request, command)
+    done = carry_out(
+        request,
+        lambda: ChangeCap(run=key, budget=name, cap=cap, reason=reason, if_match=version),
+    )
     if done.result is None:
         return ask(request, read_budget(name, key), typed=typed, done=done)
     told = f"The cap of {name} is {number(done.result.cap)} {done.result.unit}."

@@ -157,7 +157,7 @@ def act(request: ConsoleRequest, key: str, action: str) -> HttpResponseBase:
     except (Refusable, Invalid) as wrong:
         rule = wrong.rule if isinstance(wrong, Invalid) else str(wrong)
         return ask(request, head, action, done=Done(error=rule))
-    done = carry_out(request, command)
+    done = carry_out(request, lambda: command)
     if done.result is None:
         return ask(request, story.read_head(key) or head, action, done=done)
     messages.success(request, deed.told.format(key=key), extra_tags="check-circle")

@@ -56,8 +56,8 @@ def act(request: ConsoleRequest, name: str, action: str) -> HttpResponseBase:
     reason, error = read_reason(request)
     if error:
         return ask(request, worker, action, done=Done(error=error))
-    command = DrainWorker(worker=name, reason=reason, draining=action == "drain")
-    done = carry_out(request, command)
+    draining = action == "drain"
+    done = carry_out(request, lambda: DrainWorker(worker=name, reason=reason, draining=draining))
     if done.result is None:
         return ask(request, worker, action, done=done)
     messages.success(request, TOLD[action].format(name=name), extra_tags="check-circle")

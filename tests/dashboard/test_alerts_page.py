@@ -96,7 +96,10 @@ def test_the_same_form_sent_twice_acts_once(firing, operator):
 
 
 def test_it_needs_a_reason_and_what_was_seen(firing, operator):
-    for wrong in ({"reason": "  "}, {"reason": "x" * 501}, {"seen_version": ""}):
+    for wrong in (
+        {"reason": "  "}, {"reason": "x" * 501}, {"reason": "a\0b"}, {"reason": "a\x07b"},
+        {"seen_version": ""}, {"seen_version": "0"},
+    ):  # fmt: skip
         assert acknowledge(operator, **wrong).status_code == 422
     assert rows("SELECT count(*) FROM agentstate_operatoraction") == [(0,)]
 

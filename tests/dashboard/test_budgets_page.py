@@ -226,6 +226,12 @@ def test_a_cap_below_what_is_used_is_refused_in_words(store, team, senior):
     assert "The cap is below what is used".lower() in answer.text.lower()
 
 
+@pytest.mark.parametrize("wrong", [{"reason": "a\0b"}, {"seen_version": "0"}])
+def test_what_the_store_cannot_take_is_said_and_nothing_done(store, team, senior, wrong):
+    assert change(senior, "/budgets/team/cap", 700, **wrong).status_code == 422
+    assert rows("SELECT cap FROM agentstate_budget WHERE name = 'team'") == [(500,)]
+
+
 @pytest.mark.parametrize("typed", ["", "-1", "1.5", "a lot", "9" * 30, "99999999999999999", "١٢"])
 def test_what_is_no_amount_is_said_and_nothing_done(store, team, senior, typed):
     form = {"cap": typed, "reason": "x", "seen_version": "1", "form_key": "0123456789abcdef"}

@@ -199,6 +199,14 @@ def test_tags_are_a_set_whoever_else_adds_some(store, run, operator):
     assert store.run("42").tags == ("and one more", "mine", "theirs")
 
 
+def test_another_choice_in_a_form_that_was_sent_is_not_taken_for_the_first(store, operator):
+    store.create("42", tags=("a", "b", "c"))
+    form = form_of(asked(operator, "edit"), notes="", tags="")
+    assert operator.post("/runs/42/edit", form | {"remove": ["c"]}).status_code == 302
+    assert operator.post("/runs/42/edit", form | {"remove": ["a", "c"]}).status_code == 409
+    assert store.run("42").tags == ("a", "b")
+
+
 def test_a_live_run_that_is_written_to_can_be_noted_all_the_same(store, run, operator):
     form = {"form_key": asked(operator, "edit").field("form_key"), "reason": "x", "seen": ""}
     store.append("42", fence=run.token)

@@ -177,7 +177,7 @@ def test_a_viewer_sees_why_not_and_is_refused(store, viewer, action):
     assert rows("SELECT count(*) FROM agentstate_operatoraction") == [(0,)]
 
 
-@pytest.mark.parametrize("reason", ["", "   ", "x" * 501])
+@pytest.mark.parametrize("reason", ["", "   ", "x" * 501, "a\0b", "a\x07b"])
 def test_a_reason_is_needed_and_short(store, operator, reason):
     announce(store)
 
