@@ -111,10 +111,16 @@ def evaluate(rule: Rule, figure: Figure, before: Standing | None, now: datetime)
     if before is None:
         return _first(rule, figure, level, now)
     seen = replace(
-        before, value=figure.value, message=say(rule, figure), facts=figure.facts, checked_at=now
+        before,
+        value=figure.value,
+        message=say(rule, figure),
+        facts=figure.facts,
+        checked_at=now,
+        # Later than now: the clock was set back. The while counts from now on.
+        held_at=min(before.held_at, now),
     )
     if RANK[level] < RANK[before.state]:
-        waited = now - before.held_at >= timedelta(seconds=rule.hold_seconds)
+        waited = now - seen.held_at >= timedelta(seconds=rule.hold_seconds)
         return _moved(replace(seen, held_at=now), level, now) if waited else seen
     held = replace(seen, held_at=now)
     return held if level == before.state else _moved(held, level, now)

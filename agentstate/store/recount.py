@@ -19,7 +19,7 @@ from agentstate.store.minutes import ATTEMPTS, LATENCY_MS, OK
 from agentstate.store.payloads import moment
 from agentstate.store.retention import AGES
 
-ADVISORY_LOCK = 7209
+ADVISORY_LOCK = 7210
 # The operation of events of which only the log knows.
 REBUILT = "rebuilt"
 # Counted each time, and kept as one row a second (rowsql.INSERT_REFUSALS): rows cannot tell.

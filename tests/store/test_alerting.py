@@ -60,6 +60,14 @@ def test_it_is_bad_at_once_and_good_after_a_while():
     assert states([0, 12, 0, 0, 0, 0, 0]) == ["ok", *["alert"] * 4, "ok", "ok"]
 
 
+def test_a_clock_that_was_set_back_keeps_no_alert_up():
+    bad = evaluate(RULE, Figure(value=12), None, START)
+    earlier = START - timedelta(hours=1)
+    good = evaluate(RULE, Figure(value=0), bad, earlier)
+    assert good.state == State.ALERT
+    assert evaluate(RULE, Figure(value=0), good, earlier + timedelta(seconds=60)).state == State.OK
+
+
 def test_a_figure_that_swings_is_one_alert():
     found = run([12, 0, 0, 12, 0, 0, 12, 0, 0, 0, 0])
     assert [s.state for s in found] == ["alert"] * 10 + ["ok"]

@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection, transaction
 
 from agentstate import store as the_store
-from agentstate.store import alerts, upkeep
+from agentstate.store import alerts, recount, upkeep
 from agentstate.store.alerting import RULES
 from agentstate.store.callers import SYSTEM
 from agentstate.store.commands import AcknowledgeAlert, AlertAcknowledged, NewBudget
@@ -194,12 +195,16 @@ def test_two_evaluators_have_the_effect_of_one(store, clock):
 
 
 def test_one_that_is_at_it_lets_no_other_in(clock):
-    from django.db import connection, transaction
-
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [alerts.ADVISORY_LOCK])
         assert at_once(1, lambda n: alerts.evaluate_all()) == [None]
     assert alerts.evaluate_all() == []
+
+
+def test_minutes_that_are_counted_again_hold_up_no_evaluation(clock):
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [recount.ADVISORY_LOCK])
+        assert at_once(1, lambda n: alerts.evaluate_all()) == [[]]
 
 
 def test_the_board_says_when_nobody_evaluates_any_more(clock):
