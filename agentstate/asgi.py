@@ -7,14 +7,14 @@ times what the request does. `application` is for `./run`; a larger site runs ws
 
 import os
 
-from a2wsgi import WSGIMiddleware
-from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope
+from asgiref.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, Scope
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 
 _streams = get_asgi_application()
 
+from agentstate.bridge import Bridge  # noqa: E402
 from agentstate.live.hub import hub  # noqa: E402
 from agentstate.live.sending import cutting_off  # noqa: E402
 from agentstate.wsgi import application as pages  # noqa: E402
@@ -23,7 +23,7 @@ streams = cutting_off(_streams)  # type: ignore[arg-type]
 
 WSGI_THREADS = 8  # each keeps a connection of its own to the database
 
-_pages = WSGIMiddleware(pages, workers=WSGI_THREADS)  # type: ignore[arg-type]
+_pages = Bridge(pages, threads=WSGI_THREADS)
 
 
 async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -31,5 +31,23 @@ async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISend
     if scope["type"] != "http":
         return
     hub().stay()
-    handler = streams if scope["path"].startswith("/live/") else _pages
-    await handler(scope, receive, send)  # type: ignore[arg-type]
+    if scope["path"].startswith("/live/"):
+        await streams(scope, without_body(receive), send)
+    else:
+        await _pages(scope, receive, send)
+
+
+def without_body(receive: ASGIReceiveCallable) -> ASGIReceiveCallable:
+    """A stream takes none; Django would read all of it, to a file, before it looks who asks."""
+    told = False
+
+    async def receive_nothing() -> ASGIReceiveEvent:
+        nonlocal told
+        if not told:
+            told = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while (event := await receive())["type"] != "http.disconnect":
+            pass  # whatever is sent is dropped as it comes
+        return event
+
+    return receive_nothing

@@ -158,6 +158,9 @@ def add_torture(commands: Commands) -> None:
                        help="how long there are faults (default 3)")  # fmt: skip
     trial.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
                        help="the same faults as another trial with this seed")  # fmt: skip
+    trial.add_argument("--pause-seconds", type=positive, default=1.5, metavar="N",
+                       help="between two faults, on average, once all is served again "
+                            "(default 1.5); longer: fewer faults, more calls")  # fmt: skip
     trial.add_argument("--stop-seconds", type=positive, default=10.0, metavar="N",
                        help="how long after the end of a fault every hot run has to be served "
                             "again (default 10); more on a machine that is busy with other "

@@ -56,10 +56,18 @@ CLIENT_STOP_SECONDS = 25.0  # a call may be waited for, and sent again
 SETTLE_SECONDS = 12.0  # of work after the last fault, so that its stop is seen
 DRAIN_SECONDS = 30.0
 PROGRESS_SECONDS = 10.0
-GAP_SECONDS = (0.5, 2.5)  # between two faults, once every hot run is served again
+PAUSE_SPREAD = (1 / 3, 5 / 3)  # of --pause-seconds, between two faults, once all is served again
 BACK_SECONDS = 60.0  # then on with the next fault; the verdict says that it was not back in time
 # Those of the place, the database and the keys are not for a scratch site.
 KEPT_SETTINGS = ("AGENTSTATE_PG_BIN", "AGENTSTATE_RUN_WRITES_PER_SECOND")
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """seconds: how long there are faults. pause_seconds: between two of them, on average."""
+
+    seconds: float
+    pause_seconds: float
 
 
 @dataclass(slots=True)
@@ -82,7 +90,8 @@ def torture(options: argparse.Namespace) -> int:
     began = time.monotonic()
     record = Record()
     with scratch(folder):
-        history, final, differences, interrupted = play(options.minutes * 60, seed, folder, record)
+        length = Length(options.minutes * 60, options.pause_seconds)
+        history, final, differences, interrupted = play(length, seed, folder, record)
         seconds = time.monotonic() - began
         write_final(final, folder / FINAL)
         progress("checking …")
@@ -101,6 +110,7 @@ def torture(options: argparse.Namespace) -> int:
     result(
         f"\nPROMISES WERE BROKEN. Histories, logs and findings are in {folder}\n"
         f"The same faults again: ./run torture --seed {seed} --minutes {options.minutes:g}"
+        f" --pause-seconds {options.pause_seconds:g}"
     )
     return 1
 
@@ -159,7 +169,7 @@ def scratch(folder: Path) -> Iterator[None]:
 
 
 def play(
-    seconds: float, seed: int, folder: Path, record: Record
+    length: Length, seed: int, folder: Path, record: Record
 ) -> tuple[History, Final, list[str], bool]:
     """Work and faults for so long; what was written down, what is stored, what the audit says."""
     host = argparse.Namespace(host="127.0.0.1", port=0)
@@ -179,7 +189,7 @@ def play(
         ]
         ground = ground_of(site, webs, clients, proxy)
         prober, writer = harness_calls("probe", ports, keys["AGENTSTATE_KEY"], folder, seed)
-        interrupted = torment(site, ground, prober, seconds, seed, record)
+        interrupted = torment(site, ground, prober, length, seed, record)
         writer.close()
         site.supervisor.stop(clients, within_seconds=CLIENT_STOP_SECONDS)
         if not interrupted:
@@ -270,11 +280,11 @@ def set_up(ports: list[int], keys: dict[str, str], folder: Path) -> None:
 
 
 def torment(
-    site: Site, ground: Ground, calls: Calls, seconds: float, seed: int, record: Record
+    site: Site, ground: Ground, calls: Calls, length: Length, seed: int, record: Record
 ) -> bool:
     """Let the supervisor turn, and a thread do harm; True when a signal ended it early."""
     began = time.monotonic()
-    harming = threading.Thread(target=harm, args=(ground, calls, seed, began + seconds, record))
+    harming = threading.Thread(target=harm, args=(ground, calls, seed, began, length, record))
     harming.start()
     told_at = began
     ends_at: float | None = None
@@ -283,7 +293,7 @@ def torment(
         now = time.monotonic()
         if now - told_at >= PROGRESS_SECONDS:
             told_at = now
-            progress(told_now(now - began, seconds, record))
+            progress(told_now(now - began, length.seconds, record))
         if not harming.is_alive() and ends_at is None:
             ends_at = now + SETTLE_SECONDS
         if ends_at is not None and now >= ends_at:
@@ -301,13 +311,15 @@ def told_now(passed: float, seconds: float, record: Record) -> str:
     return f"{passed:5.0f} of {seconds:.0f} s · {len(record.faults)} faults · {record.now}"
 
 
-def harm(ground: Ground, calls: Calls, seed: int, until: float, record: Record) -> None:
+def harm(
+    ground: Ground, calls: Calls, seed: int, began: float, length: Length, record: Record
+) -> None:
     """One fault after the other, each when the site has got up again from the one before."""
-    pauses = random.Random(f"{seed} pauses")
+    pauses, ends_at = random.Random(f"{seed} pauses"), began + length.seconds
     for name, chance in deal(seed):
         wait_until_served(ground, calls)
-        ground.wait(pauses.uniform(*GAP_SECONDS))
-        if ground.stop.is_set() or time.monotonic() >= until:
+        ground.wait(length.pause_seconds * pauses.uniform(*PAUSE_SPREAD))
+        if ground.stop.is_set() or time.monotonic() >= ends_at:
             return
         record.now = name
         began = time.monotonic()
