@@ -1,4 +1,4 @@
-"""Alerts and contention for everybody: no fault that axe knows, no sideways scrolling, no script."""
+"""Alerts and contention for everybody: axe finds nothing, nothing scrolls sideways, no script."""
 
 from datetime import timedelta
 
