@@ -747,8 +747,9 @@ HEARTBEATS = """
 SELECT name, coalesce(h.every_seconds, j.every_seconds), h.started_at, h.ended_at, h.took_ms,
     coalesce(h.did, 0), h.behind, coalesce(h.passes, 0), h.failed, coalesce(h.host, ''),
     coalesce(h.started_at > h.ended_at OR h.ended_at IS NULL, false) AND h.started_at IS NOT NULL,
-    coalesce(agentstate_now() - greatest(h.started_at, h.ended_at, since.at) >
-        make_interval(secs => 3 * coalesce(h.every_seconds, j.every_seconds) + 5), true)
+    j.every_seconds IS NOT NULL
+        AND coalesce(agentstate_now() - greatest(h.started_at, h.ended_at, since.at) >
+            make_interval(secs => 3 * coalesce(h.every_seconds, j.every_seconds) + 5), true)
 FROM json_to_recordset(%(jobs)s) AS j (name text, every_seconds integer)
 FULL JOIN agentstate_heartbeat h USING (name)
 LEFT JOIN (SELECT max(applied) AS at FROM django_migrations WHERE app = 'agentstate') AS since
@@ -764,7 +765,7 @@ class HeartbeatView:
     started_at None: it never ran. did: what its last pass did, or for a job with many passes a
     second, what it did since the heartbeat before. behind: what it knows to be left (None: it
     cannot say). failed: why the last pass failed, in short. running: begun and not ended.
-    silent: nothing heard for three periods and 5 s.
+    silent: nothing heard for three periods and 5 s, of a job that there should be.
     """
 
     name: str

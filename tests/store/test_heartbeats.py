@@ -56,6 +56,16 @@ def test_a_job_that_never_ran_is_listed_and_waited_for_since_the_last_migration(
     assert not seen("make partitions").silent
 
 
+def test_a_job_that_is_no_more_is_listed_and_not_waited_for(store, clock, monkeypatch):
+    monkeypatch.setitem(upkeep.JOBS, "of the last release", 5)
+    with upkeep.beat("of the last release"):
+        pass
+    monkeypatch.undo()
+    clock.advance(hours=1)
+    (job,) = [job for job in reads.heartbeats() if job.name == "of the last release"]
+    assert not job.silent
+
+
 def test_a_heartbeat_that_cannot_be_written_stops_no_job(store, monkeypatch):
     monkeypatch.setattr(upkeep, "_BEGIN", "SELECT 1/0")
     with beat(NAME) as this:
