@@ -177,6 +177,12 @@ _KEEPING = """
 SELECT count(*), min(key) FROM agentstate_run WHERE id >= %(low)s AND id < %(high)s
     AND (expires_at IS NULL OR expires_at > %(now)s OR hold)
 """
+# Somebody who read the clock before a run expired may still be writing that it is held. No command
+# takes so long, so only what expired lately is waited for.
+_LATELY_EXPIRED = """
+SELECT FROM agentstate_run WHERE id >= %(low)s AND id < %(high)s
+    AND expires_at > %(now)s - interval '1 hour' ORDER BY id FOR UPDATE
+"""
 # What stands beside a run's log, in the order in which it goes; the runs themselves last.
 _BESIDE = (
     "DELETE FROM agentstate_budgetentry WHERE (budget_id, n) IN ("
@@ -236,7 +242,8 @@ class WeekPass:
 
 
 def drop_oldest_week(*, limit: int = BATCH) -> WeekPass | None:
-    """Work on the oldest week that nothing keeps. None: there is none, or another is at work on it.
+    """Work on the oldest week that nothing keeps. None: there is none, or another is at work on it,
+    or somebody still writes to a run of it.
 
     At most `limit` rows of each table a pass; the pass that finds nothing left drops the partition.
     """
@@ -257,6 +264,8 @@ def _work_on(week: Week, cursor: Any, limit: int) -> WeekPass | None:
     if not cursor.fetchone()[0]:
         return None
     cursor.execute(f"SET LOCAL lock_timeout = '{DROP_WAITS}'")
+    if _is_kept_after_all(week, cursor):
+        return None
     # The ledger's trigger lets go of rows only for this.
     cursor.execute("SET LOCAL agentstate.retention = 'on'")
     rows = 0
@@ -267,6 +276,14 @@ def _work_on(week: Week, cursor: Any, limit: int) -> WeekPass | None:
         return WeekPass(rows=rows)
     cursor.execute(f"DROP TABLE IF EXISTS {week.name}")
     return WeekPass(rows=0, dropped=week.name)
+
+
+def _is_kept_after_all(week: Week, cursor: Any) -> bool:
+    """Whether a run of the week was kept by who decided before it expired, and wrote it since."""
+    wanted = _bounds(week.starts_at) | {"now": _now(cursor)}
+    cursor.execute(_LATELY_EXPIRED, wanted)
+    cursor.execute(_KEEPING, wanted)
+    return bool(cursor.fetchone()[0])
 
 
 def _now(cursor: Any) -> datetime:

@@ -1,6 +1,7 @@
 """What ages out goes in bounded passes, and takes nothing with it that is still wanted."""
 
 from datetime import timedelta
+from threading import Thread
 
 import pytest
 from django.db import transaction
@@ -10,6 +11,7 @@ from agentstate.store.commands import Append, NewBudget, Reserve, SetCheckpoint
 from agentstate.store.errors import SeqConflict
 from agentstate.store.minutes import TALLY
 from tests.store.asking import at_once, event, rows
+from tests.store.waiting import wait_until_blocked
 
 
 def test_each_kind_goes_at_its_own_age_and_in_bounded_passes(store, clock):
@@ -81,6 +83,27 @@ def test_a_run_that_is_held_or_not_ended_keeps_its_week_and_is_named(store, cloc
     while retention.drop_oldest_week():
         pass
     assert store.run("still-running").status == "pending"
+
+
+def test_a_run_that_was_held_just_before_it_expired_keeps_all_that_is_its(store, clock):
+    store.create("42", retain_seconds=14 * 86_400, budgets=(NewBudget(name="budget", cap=9),))
+    store.spend("42", 1)
+    store.move("42", "cancelled")
+    clock.advance(days=13, hours=23)
+    while retention.drop_oldest_week():
+        pass
+    clock.advance(hours=1, seconds=1)
+    got = []
+    sweep = Thread(target=lambda: got.extend(at_once(1, lambda n: retention.drop_oldest_week())))
+
+    with transaction.atomic():
+        # As a command writes it that read the clock two seconds ago.
+        rows("UPDATE agentstate_run SET hold = true WHERE key = '42'")
+        sweep.start()
+        wait_until_blocked()
+    sweep.join(30)
+    assert got == [None]
+    assert rows("SELECT count(*) FROM agentstate_budgetentry") == [(2,)]
 
 
 def test_the_ledger_lets_go_for_retention_alone(store, clock):
