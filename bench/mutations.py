@@ -230,12 +230,11 @@ MUTATIONS = (
         "test_repeating_a_batch_with_ids_appends_nothing_and_answers_as_before",
     ),
     Mutation(
-        "the change of another key is confirmed as one's own",
+        "what another key wrote under a token is confirmed",
         RULES + "runs.py",
-        "    if stored.actor != by.principal:\n        return False\n",
-        "",
-        "tests/api/test_changes.py::"
-        "test_the_same_change_id_answers_the_first_version_whatever_the_rest_says",
+        "    return actor == by.principal and token == stored_token\n",
+        "    return token == stored_token\n",
+        "tests/store/test_own_replay.py::test_the_next_holder_repeats_an_event_id_with_another_key",
     ),
     Mutation(
         "a cap admits one more",

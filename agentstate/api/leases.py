@@ -255,7 +255,9 @@ def list_leases(request: WorkerRequest, wanted: Query[LeasesWanted]) -> HttpResp
 
 @router.get(
     "/{unit}",
-    **contract("read_lease", answers=schemas.LeaseTold, access=READ, refuses=(NotFound,)),
+    **contract(
+        "read_lease", answers=schemas.LeaseTold, access=READ, refuses=(NotFound, RunExpired)
+    ),
 )
 def read_lease(request: WorkerRequest, unit: fields.Unit) -> HttpResponse:
     """One unit and who holds it, by the database's clock."""

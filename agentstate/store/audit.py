@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from agentstate.store.errors import NotFound
+from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.rules.history import counters_after, status_after
 
 
@@ -135,6 +135,11 @@ SELECT run_key, 'after ' || before, 'starts at ' || first_seq FROM (
 WHERE before IS NOT NULL AND first_seq <> before + 1
 """
 
+_EXPIRED = """
+SELECT coalesce(expires_at <= agentstate_now() AND NOT hold, false) FROM agentstate_run
+WHERE key = %s
+"""
+
 CHECKS: dict[str, str] = {
     "numbers without a hole": _SEQUENCES,
     "version of the last event": _VERSIONS,
@@ -169,9 +174,12 @@ def differences(*, run: str | None = None) -> list[Difference]:
     found: list[Difference] = []
     with connection.cursor() as cursor:
         if run is not None:
-            cursor.execute("SELECT FROM agentstate_run WHERE key = %s", [run])
-            if cursor.fetchone() is None:
+            cursor.execute(_EXPIRED, [run])
+            there = cursor.fetchone()
+            if there is None:
                 raise NotFound(f"no run {run}", run=run)
+            if there[0]:
+                raise RunExpired(f"the run {run} is past its retention", run=run)
         for name, statement in checks.items():
             cursor.execute(statement, {"run": run})
             found += [

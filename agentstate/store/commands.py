@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 from uuid import UUID
 
 from agentstate.store.errors import Invalid, TooLarge
@@ -41,6 +42,15 @@ class Command[R: Result]:
     """Something the store can be asked to do."""
 
     __slots__ = ()
+
+
+class Unseen(Enum):
+    """In the place of what a caller saw: it did not look. None is something that can be seen."""
+
+    UNSEEN = "unseen"
+
+
+UNSEEN: Final = Unseen.UNSEEN
 
 
 def _set(command: object, **values: Any) -> None:
@@ -621,16 +631,20 @@ class SignalRun(Command[Signalled]):
     """Tell a run's holder something at its next renewal. Needs operate.
 
     cancel and pause are told to the next holder too; resume takes a pause back.
-    Refuses NotFound, NotAllowed, AlreadyTerminal.
+    expected_token: of whom the operator saw as the holder; None: nobody held it. Refuses NotFound,
+    NotAllowed, AlreadyTerminal, HolderChanged when that is not so any more.
     """
 
     run: str
     signal: str
     reason: str
+    expected_token: int | Unseen | None = UNSEEN
 
     def __post_init__(self) -> None:
         names.check_run_key("run", self.run)
         _check_status("signal", self.signal, SIGNALS)
+        if self.expected_token not in (None, UNSEEN):
+            names.check_whole("expected_token", self.expected_token, at_least=1, at_most=2**63 - 1)
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
@@ -651,16 +665,20 @@ class BrakeRun(Command[Braked]):
     """Limit how fast a run is written to, for some seconds; per_second None lifts the brake.
 
     It ends by itself, and never holds up renewals, releases, the end of the run or an operator.
-    Needs operate. Refuses NotFound, NotAllowed, AlreadyTerminal.
+    expected_until: when the brake ends that the operator saw; None: none was on. Needs operate.
+    Refuses NotFound, NotAllowed, AlreadyTerminal, ExpectationFailed when that is not so any more.
     """
 
     run: str
     per_second: int | None
     reason: str
     seconds: int | None = None
+    expected_until: datetime | Unseen | None = UNSEEN
 
     def __post_init__(self) -> None:
         names.check_run_key("run", self.run)
+        if not isinstance(self.expected_until, Unseen):
+            _check_moment("expected_until", self.expected_until)
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
         if self.per_second is None:
             if self.seconds is not None:

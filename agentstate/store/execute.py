@@ -110,7 +110,8 @@ def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
 
 def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
     """Several commands in one transaction; None when the database rolled it back."""
-    outcomes = _try(asks, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH)
+    tried = _Tried()
+    outcomes = _try(asks, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH)
     if outcomes is not None:
         _afterwards()
     return outcomes
@@ -121,11 +122,46 @@ def _alone(ask: Ask) -> Outcome:
     wait_ms = int(ask.under.wait_seconds(LOCK_TIMEOUT_SECONDS) * 1_000)
     if not wait_ms:
         return Unavailable("it could not begin in the time that it was given", retry_after_ms=1_000)
-    outcomes = _try([ask], lock_timeout=f"{wait_ms}ms", tries=TRIES)
-    _afterwards()
+    tried, began = _Tried(), time.monotonic()
+    outcomes = _try([ask], tried, lock_timeout=f"{wait_ms}ms", tries=TRIES)
     if outcomes is None:
-        return Unavailable("the database did not answer in time", retry_after_ms=1_000)
+        outcomes = [_give_up(ask, tried, int((time.monotonic() - began) * 1_000))]
+    _afterwards()
     return outcomes[0]
+
+
+@dataclass(slots=True)
+class _Tried:
+    """How often a transaction was tried, and what ended the last try, in PostgreSQL's words."""
+
+    attempts: int = 0
+    last: str = ""
+
+
+def _give_up(ask: Ask, tried: _Tried, took_ms: int) -> Unavailable:
+    """Tell the caller how it was tried; count it where charts and alerts look."""
+    named = plan(ask.command)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT agentstate_now()")
+            minutes.TALLY.add(
+                at=cursor.fetchone()[0],
+                run_key=named.run or "",
+                operation=named.operation,
+                worker=named.worker or "",
+                outcome=Unavailable.code,
+                attempt=ask.under.attempt,
+                latency_ms=took_ms,
+                gave_up=True,
+            )
+    except DatabaseFailure:
+        connection.close()  # not to be reached: nobody could be told either
+    return Unavailable(
+        f"given up after {tried.attempts} attempts, the last one ended by: {tried.last}",
+        retry_after_ms=1_000,
+        attempts=tried.attempts,
+        last_conflict=tried.last,
+    )
 
 
 def _afterwards() -> None:
@@ -136,7 +172,9 @@ def _afterwards() -> None:
         minutes.TALLY.write()
 
 
-def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome] | None:
+def _try(
+    asks: Sequence[Ask], tried: _Tried, *, lock_timeout: str, tries: int
+) -> list[Outcome] | None:
     """Try a few times; None when the database rolled it back each time."""
     whole: frozenset[UUID] = frozenset()
     attempt = 0
@@ -149,6 +187,7 @@ def _try(asks: Sequence[Ask], *, lock_timeout: str, tries: int) -> list[Outcome]
             listeners.tell(batch.written)
             return batch.outcomes()
         except DatabaseFailure as failed:
+            tried.attempts, tried.last = tried.attempts + 1, _in_a_word(failed)
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
@@ -195,6 +234,15 @@ _TRY_AGAIN = {
     psycopg.errors.QueryCanceled.sqlstate,
     psycopg.errors.DuplicateTable.sqlstate,
 }
+
+
+def _in_a_word(failed: DatabaseFailure) -> str:
+    """Such as `deadlock detected`: never what a row holds, nor where the database is."""
+    cause = failed.__cause__
+    if isinstance(cause, psycopg.Error) and cause.sqlstate:
+        words = "".join(f" {c.lower()}" if c.isupper() else c for c in type(cause).__name__)
+        return words.strip()
+    return "connection lost"
 
 
 def _waited_for_a_lock(failed: DatabaseFailure) -> bool:
@@ -856,7 +904,7 @@ def _as_of_now(cursor: Any, answer: Outcome) -> Outcome:
     if isinstance(answer, Acquired):
         left = _time_left(cursor, [answer.unit]).get(answer.unit)
         if left is None or left[0] != answer.token:
-            return LeaseLost("the lease of the first answer is over", reason="expired")
+            return _over(cursor, "the lease of the first answer is over", [answer.token])
         return replace(answer, expires_at=left[1], expires_in_ms=left[2])
     if isinstance(answer, Claimed) and answer.items:
         times = _time_left(cursor, [item.unit for item in answer.items])
@@ -866,9 +914,24 @@ def _as_of_now(cursor: Any, answer: Outcome) -> Outcome:
             if item.unit in times and times[item.unit][0] == item.token
         )
         if not items:
-            return LeaseLost("the leases of the first answer are over", reason="expired")
+            tokens = [item.token for item in answer.items]
+            return _over(cursor, "the leases of the first answer are over", tokens)
         return replace(answer, items=items)
     return answer
+
+
+def _over(cursor: Any, detail: str, tokens: list[int]) -> LeaseLost:
+    """How the first of these leases ended: as a renewal would be told."""
+    cursor.execute(
+        "SELECT ended, ended_by, reason FROM agentstate_leaseterm WHERE token = ANY(%s)"
+        " ORDER BY token LIMIT 1",
+        [tokens],
+    )
+    ended, by, why = cursor.fetchone() or (None, None, None)
+    if ended == "reclaimed":
+        return LeaseLost(detail, reason=ended, by=by, why=why)
+    reason = ended if ended in ("released", "run-terminal") else "expired"
+    return LeaseLost(detail, reason=reason)
 
 
 def _time_left(cursor: Any, units: list[str]) -> dict[str, tuple[int, datetime, int]]:

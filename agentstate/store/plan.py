@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentstate.store.commands import (
+    UNSEEN,
     AcknowledgeAlert,
     AcquireLease,
     AnnounceWorker,
@@ -95,6 +96,11 @@ def _wanted(**clauses: Any) -> dict[str, Any]:
     return {name: value for name, value in clauses.items() if value not in (None, (), {})}
 
 
+def _seen(**clauses: Any) -> dict[str, Any]:
+    """What a caller saw, as clauses; none of what it did not look at."""
+    return {name: value for name, value in clauses.items() if value is not UNSEEN}
+
+
 def _create(ask: CreateRun) -> Plan:
     return Plan(
         operation="create",
@@ -159,6 +165,7 @@ def _transition(ask: Transition) -> Plan:
         budgets=((ask.run, None),) if ask.to in TERMINAL else (),
         all_holds=ask.to in TERMINAL,
         token_sent=ask.fence,
+        seen_tokens=_given(ask.fence) if ask.to in TERMINAL else (),
         wanted=_wanted(
             **{"to": ask.to, "from": ask.from_status},
             if_match=ask.if_match,
@@ -261,11 +268,17 @@ def _reserve(ask: Reserve) -> Plan:
     )
 
 
+def _given(token: int | None) -> tuple[int, ...]:
+    """A token about which it has to be known to whom it was given."""
+    return () if token is None else (token,)
+
+
 def _commit(ask: CommitReservation) -> Plan:
     return _of_budget(
         ask.run,
         ask.budget,
         "commit",
+        seen_tokens=_given(ask.fence),
         holds=(ask.id,),
         token_sent=ask.fence,
         wanted=_wanted(amount={ask.budget: ask.amount}, id=ask.id),
@@ -277,6 +290,7 @@ def _release_hold(ask: ReleaseReservation) -> Plan:
         ask.run,
         ask.budget,
         "release-hold",
+        seen_tokens=_given(ask.fence),
         holds=(ask.id,),
         token_sent=ask.fence,
         wanted=_wanted(id=ask.id),
@@ -317,7 +331,9 @@ def _signal(ask: SignalRun) -> Plan:
         run=ask.run,
         runs=(ask.run,),
         units=(unit_of(ask.run),),
-        wanted=_wanted(signal=ask.signal, reason=ask.reason),
+        wanted=_wanted(
+            signal=ask.signal, reason=ask.reason, expect=_seen(token=ask.expected_token)
+        ),
     )
 
 
@@ -326,7 +342,12 @@ def _brake(ask: BrakeRun) -> Plan:
         operation="brake",
         run=ask.run,
         runs=(ask.run,),
-        wanted=_wanted(per_second=ask.per_second, seconds=ask.seconds, reason=ask.reason),
+        wanted=_wanted(
+            per_second=ask.per_second,
+            seconds=ask.seconds,
+            reason=ask.reason,
+            expect=_seen(**{"brake.until": ask.expected_until}),
+        ),
     )
 
 

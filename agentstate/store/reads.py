@@ -28,6 +28,7 @@ from agentstate.store.rows import (
     LeaseRow,
     RunRow,
     TermRow,
+    run_key_of,
 )
 from agentstate.store.upkeep import JOBS
 
@@ -666,6 +667,8 @@ class LeaseView:
 def lease(unit: str) -> LeaseView:
     """One unit's lease. Raises NotFound for a unit that nobody holds or lately held."""
     rows = _rows(f"{LEASES} WHERE l.unit = %(unit)s", {"unit": unit})
+    if not rows and (key := run_key_of(unit)) is not None:
+        run(key)  # unknown, or past its retention: says so
     if not rows:
         raise NotFound(f"nobody holds {unit}, or has lately held it", unit=unit)
     return _lease_view(rows[0])

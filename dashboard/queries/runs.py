@@ -74,11 +74,16 @@ class Count:
 
 def matching(wanted: filters.Filter, *, now: datetime) -> QuerySet[Run]:
     """The runs that a filter without problems lets through."""
-    found = Run.objects.all()
+    found = Run.objects.filter(kept(now))
     for clause in wanted.clauses:
         condition = reduce(or_, (_condition(clause.field, v, now) for v in clause.values))
         found = found.filter(~condition if clause.negated else condition)
     return found
+
+
+def kept(now: datetime) -> Q:
+    """Runs whose retention is not over, or that are held: all others are hidden at once."""
+    return Q(expires_at__isnull=True) | Q(expires_at__gt=now) | Q(hold=True)
 
 
 def _condition(field: str, value: str, now: datetime) -> Q:
@@ -167,7 +172,7 @@ def _beyond(cursor: str, *, newer: bool) -> Q:
 
 def read_lines(keys: Iterable[str], *, now: datetime) -> list[Line]:
     """The rows of these runs, as many as a page has."""
-    return describe(list(Run.objects.filter(key__in=list(keys)[:PAGE_ROWS])), now=now)
+    return describe(list(Run.objects.filter(kept(now), key__in=list(keys)[:PAGE_ROWS])), now=now)
 
 
 def describe(runs: list[Run], *, now: datetime) -> list[Line]:

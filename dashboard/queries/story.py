@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import Q
 
 from agentstate.caching import copies
 from agentstate.store.models import (
@@ -138,10 +139,17 @@ def read_head(key: str, *, now: datetime) -> Head | None:
     )
 
 
+def expiry_of(key: str) -> datetime | None:
+    """When a run that is still stored went past its retention, or will."""
+    return Run.objects.filter(key=key).values_list("expires_at", flat=True).first()
+
+
 def nearest_keys(key: str, *, limit: int = 5) -> list[str]:
     """Runs whose keys begin as this one does, the longest common beginning first."""
     for length in range(len(key), 0, -max(1, len(key) // 6)):
-        found = Run.objects.filter(key__startswith=key[:length]).order_by("-created_at")
+        found = Run.objects.filter(
+            Q(expires_at__isnull=True) | Q(hold=True), key__startswith=key[:length]
+        ).order_by("-created_at")
         if keys := list(found.values_list("key", flat=True)[:limit]):
             return keys
     return []

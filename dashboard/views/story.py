@@ -23,7 +23,7 @@ from agentstate import store
 from agentstate.caching import copies
 from agentstate.store import errors
 from agentstate.store.commands import Transition
-from agentstate.store.models import Event, LeaseTerm, OperatorAction, Refusal
+from agentstate.store.models import Event, LeaseTerm, OperatorAction, Refusal, Run
 from agentstate.store.states import TERMINAL
 from dashboard import payloads, sentences, timeline
 from dashboard.access import MOVES, allowed_actions
@@ -61,12 +61,21 @@ def show(request: ConsoleRequest, key: str) -> HttpResponseBase:
 
 
 def read_head(key: str) -> Head | None:
-    return queries.read_head(key, now=database_now()) if "\0" not in key else None
+    """The run, unless its retention is over: then it is hidden, as it is for workers."""
+    now = database_now()
+    head = queries.read_head(key, now=now) if "\0" not in key else None
+    return None if head is not None and is_over(head.run, now) else head
+
+
+def is_over(run: Run, now: datetime) -> bool:
+    return run.expires_at is not None and run.expires_at <= now and not run.hold
 
 
 def not_there(request: ConsoleRequest, key: str) -> HttpResponseBase:
     nearest = [] if "\0" in key else queries.nearest_keys(key)
-    return render(request, "story/unknown.html", {"key": key, "nearest": nearest}, status=404)
+    expired_at = None if "\0" in key else queries.expiry_of(key)
+    context = {"key": key, "nearest": nearest, "expired_at": expired_at, "now": database_now()}
+    return render(request, "story/unknown.html", context, status=410 if expired_at else 404)
 
 
 def describe(request: ConsoleRequest, head: Head) -> dict[str, Any]:

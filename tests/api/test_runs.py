@@ -365,6 +365,8 @@ def test_a_run_is_hidden_at_the_instant_that_its_retention_is_over(clock):
         api.get("/runs/gone/events"),
         api.get("/runs/gone/budgets"),
         api.get("/runs/gone/export"),
+        api.get("/runs/gone/verify"),
+        api.get("/leases/run:gone"),
         api.append("gone"),
         api.acquire("run:gone"),
     ):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from agentstate.store.commands import NewBudget, NewEvent
+from agentstate.store.commands import NewBudget, NewEvent, Patch
 from agentstate.store.errors import BudgetExhausted, Refusal, StaleFence
 from agentstate.store.payloads import RawJSON
 from dashboard.queries import story as queries
@@ -272,3 +272,20 @@ def test_asking_changes_nothing(store, operator):
         assert operator.put(address).status_code == 405
 
     assert store.run("42") == before
+
+
+def test_a_run_past_its_retention_is_hidden_from_the_pages_too(store, still_clock, viewer):
+    for key in ("gone-1", "gone-2", "kept-1"):
+        store.create(key, retain_seconds=60)
+        store.move(key, "cancelled")
+    store.ask(Patch(run="kept-1", hold=True))
+    still_clock.advance(seconds=60)
+
+    page = viewer.get("/runs/gone-1")
+    assert page.status_code == 410
+    assert "is past its retention" in page.content.decode()
+    assert viewer.get("/runs/gone-1/timeline").status_code == 404
+    assert viewer.get("/runs/kept-1").status_code == 200
+    listed = viewer.get("/runs").content.decode()
+    assert "kept-1" in listed
+    assert "gone-" not in listed

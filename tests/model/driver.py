@@ -137,9 +137,6 @@ class Driver:
         seq = run.seq if run else 1
         expected = random.choice((None, None, seq, seq - 1 if seq else 0))
         event_id = random.choice((None, None, "e1", "e2", "e3"))
-        # One content per id, so that a known id of another caller is the only other case.
-        if event_id is not None and run and event_id in run.ids and run.ids[event_id][3] != who:
-            event_id = None
         add, charge = random.choice((0, 1)), random.choice((0, 0, 3, 7))
         command = Append(
             run=self.key,
@@ -149,11 +146,6 @@ class Driver:
             spend=(Charge(budget="b", amount=charge),) if charge else (),
             fence=token,
         )
-        if event_id is not None and run and event_id in run.ids:
-            known = run.ids[event_id]
-            mine = token == known[2] or (token == run.token and run.holder == who)
-            if not mine and self.plain.fence(run, token, who) is None:
-                event_id = None
         return command, self.plain.append(self.key, who, token, expected, event_id, add, charge)
 
     def move(self, who, token):

@@ -40,6 +40,19 @@ class Plain:
             return None if (run.token == token and run.holder == who) else "stale-fence"
         return "fence-required" if run.ever_leased else None
 
+    def own(self, run, token, who, writer, stored_token):
+        """Whether a repetition by `who` is answered as the first time was."""
+        if token is None and not run.ever_leased:
+            return True
+        current = token is not None and run.token == token and run.holder == who
+        return current or (writer == who and token == stored_token)
+
+    def ended_it(self, run, token, who):
+        if token is None:
+            return run.status in ENDED and not run.ever_leased
+        given = self.given.get(token) == who
+        return run.status in ENDED and token == run.ended_by_token and given
+
     def create(self, key, cap, max_attempts):
         if key in self.runs:
             return ("exists",)
@@ -51,8 +64,7 @@ class Plain:
         if run is None:
             return ("not-found",)
         known = run.ids.get(event_id)
-        current = run.token is not None and token == run.token and run.holder == who
-        if known and known[3] == who and (token == known[2] or current):
+        if known and self.own(run, token, who, known[3], known[2]):
             return ("ok", known[0], known[1])
         refused = self.fence(run, token, who)
         if refused:
@@ -75,7 +87,7 @@ class Plain:
         run = self.runs.get(key)
         if run is None:
             return ("not-found",)
-        if run.status == to and to in ENDED and token is not None and token == run.ended_by_token:
+        if run.status == to and self.ended_it(run, token, who):
             return ("ok", run.seq, run.version)
         refused = self.fence(run, token, who)
         if refused:
@@ -159,7 +171,7 @@ class Plain:
         if run is None:
             return ("not-found",)
         hold = run.holds.get(hold_id)
-        if hold and hold["who"] == who and token in (hold["token"], run.token):
+        if hold and self.own(run, token, who, hold["who"], hold["token"]):
             return self.same_hold(hold, who, amount)
         refused = self.fence(run, token, who)
         if refused:
@@ -176,7 +188,7 @@ class Plain:
         return ("ok", run.spent, run.reserved)
 
     def same_hold(self, hold, who, amount, ok_is="replay"):
-        if hold["amount"] != amount or hold["who"] != who:
+        if hold["amount"] != amount:
             return ("event-id-reuse",)
         if hold["state"] != "held":
             return ("reservation-settled",)
@@ -190,8 +202,7 @@ class Plain:
         hold = run.holds.get(hold_id)
         if hold is None:
             return ("not-found",)
-        late_ok = run.status in ENDED and token is not None and token == run.ended_by_token
-        if not late_ok:
+        if not self.ended_it(run, token, who):
             refused = self.fence(run, token, who)
             if refused:
                 return (refused,)

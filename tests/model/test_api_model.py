@@ -98,12 +98,6 @@ class Machine(RuleBasedStateMachine):
     def append(self, who, which, behind, event_id, add, charge):
         who = self.who(who)
         run, token = self.run, self.token(which)
-        if event_id in run.ids:
-            _, _, known_token, writer = run.ids[event_id]
-            current = token is not None and token == run.token and run.holder == who
-            # What a stranger or a former holder of the id is told is a case of its own.
-            if writer != who or not (token == known_token or current):
-                event_id = None
         expected = None if behind is None else max(0, run.seq - behind)
         body = {"events": [{"type": "x"} if event_id is None else {"type": "x", "id": event_id}]}
         body |= {} if expected is None else {"expected_seq": expected}

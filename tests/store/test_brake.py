@@ -1,6 +1,6 @@
 """A hot run takes its writes at a rate, exact over all connections, and nobody is lost for it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
@@ -11,6 +11,7 @@ from agentstate.store.commands import (
     Append,
     Appended,
     Batch,
+    Braked,
     BrakeRun,
     Charge,
     CommitReservation,
@@ -22,6 +23,7 @@ from agentstate.store.commands import (
 from agentstate.store.errors import (
     AlreadyTerminal,
     BatchRefused,
+    ExpectationFailed,
     Invalid,
     NotAllowed,
     RunHot,
@@ -31,7 +33,7 @@ from agentstate.store.execute import execute_all
 from agentstate.store.hot import HOT
 from agentstate.store.minutes import TALLY
 from agentstate.store.models import OperatorAction
-from tests.store.asking import ANA, FLEET, at_once, event, results, rows
+from tests.store.asking import ANA, FLEET, Asking, at_once, event, results, rows
 
 
 @pytest.fixture(autouse=True)
@@ -268,3 +270,42 @@ def test_sixty_four_writers_on_a_braked_run_all_get_through_at_its_rate(store, c
 
 def _append_as(store, writers, number):
     return store.append("42", [event(id=f"w-{writers[number]}")])
+
+
+def test_of_two_who_brake_at_once_the_second_is_told_of_the_first(store):
+    for n in range(10):
+        store.create(f"r-{n}")
+        asks = [
+            BrakeRun(run=f"r-{n}", per_second=rate, seconds=60, reason="x", expected_until=None)
+            for rate in (1, 1_000)
+        ]
+        outcomes = at_once(2, lambda n, asks=asks: Asking(ANA).ask(asks[n]))
+
+        (won,) = results(outcomes, Braked)
+        (lost,) = results(outcomes, ExpectationFailed)
+        brake_now = {"per_second": won.per_second, "until": won.until}
+        assert lost.current["brake"] == brake_now
+        assert lost.facts["failed"] == [
+            {"field": "brake.until", "wanted": None, "found": won.until}
+        ]
+        assert store.run(f"r-{n}").brake_per_second == won.per_second
+
+
+def test_only_the_brake_that_was_seen_is_replaced_or_lifted(store, clock):
+    store.create("42")
+    seen = brake(store, per_second=5).until
+    clock.advance(seconds=1)
+    newer = brake(store, per_second=5)
+    for stale in (seen, None):
+        for rate in ({"per_second": None}, {"per_second": 9, "seconds": 60}):
+            with pytest.raises(ExpectationFailed):
+                store.as_caller(ANA).ask(
+                    BrakeRun(run="42", reason="x", expected_until=stale, **rate)
+                )
+    assert store.run("42").brake_until == newer.until
+
+    lifting = BrakeRun(run="42", per_second=None, reason="x", expected_until=newer.until)
+    assert not store.as_caller(ANA).ask(lifting).replayed
+    assert store.as_caller(ANA).ask(lifting).replayed  # what it wants is so
+    with pytest.raises(Invalid):
+        BrakeRun(run="42", per_second=None, reason="x", expected_until=datetime(2026, 1, 1))

@@ -90,8 +90,13 @@ def test_a_replayed_grant_says_how_long_it_still_lasts_or_that_it_is_over(store,
 
     assert (again.token, again.expires_in_ms) == (first.token, 40_000)
     clock.advance(seconds=40)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLost) as lost:
         store.ask(ask, key="k1")
+    assert lost.value.facts["reason"] == "expired"
+    store.reclaim(first.unit, token=first.token, reason="frozen")
+    with pytest.raises(LeaseLost) as lost:
+        store.ask(ask, key="k1")
+    assert (lost.value.facts["reason"], lost.value.facts["why"]) == ("reclaimed", "frozen")
 
 
 def test_two_commands_with_one_key_in_a_batch_have_one_effect(store):

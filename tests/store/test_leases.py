@@ -239,6 +239,10 @@ def test_claim_takes_over_what_a_dead_worker_left_and_hands_on_its_progress(stor
     assert second.attempt == 2
     assert [(t.owner, t.ended) for t in store.terms("run:42")] == [("w-1", "lapsed"), ("w-2", None)]
 
+    # One that told nothing hands on what it was told.
+    clock.advance(seconds=61)
+    assert store.claim("w-3").items[0].progress == RawJSON('{"step": 3}')
+
 
 def test_a_run_that_was_never_leased_and_runs_is_not_claimed(store, clock):
     store.create("42", status="running")

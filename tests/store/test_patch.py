@@ -14,7 +14,7 @@ from agentstate.store.errors import (
     VersionConflict,
 )
 from agentstate.store.payloads import RawJSON
-from tests.store.asking import ANA, VIEWER, at_once, results, rows
+from tests.store.asking import ANA, VIEWER, Asking, at_once, results, rows
 
 
 @pytest.fixture
@@ -158,3 +158,17 @@ def test_32_adders_and_one_guarded_writer_do_not_disturb_one_another(store, chan
     assert attempts == [1]
     assert store.run("42").counters == {"steps_done": 96}
     assert audit.verify() == []
+
+
+def test_a_hold_and_the_retention_can_be_expected(store):
+    store.create("42")
+    seen = {"hold": False, "retain_seconds": None}
+    outcomes = at_once(
+        2,
+        lambda n: Asking(ANA).ask(
+            Patch(run="42", **({"hold": True}, {"retain_seconds": 60})[n], expect=seen)
+        ),
+    )
+    assert len(results(outcomes, Changed)) == len(results(outcomes, ExpectationFailed)) == 1
+    kept = store.run("42")
+    assert (kept.hold, kept.retain_seconds) in ((True, None), (False, 60))

@@ -10,6 +10,7 @@ from agentstate.store import audit
 from agentstate.store.commands import Appended, Charge, NewBudget
 from agentstate.store.errors import Unavailable
 from agentstate.store.execute import TRIES, TRIES_OF_A_BATCH
+from agentstate.store.minutes import TALLY
 from tests.store.asking import Asking, rows
 from tests.store.waiting import wait_until_blocked
 
@@ -60,12 +61,20 @@ def test_a_write_that_was_rolled_back_twice_is_written_once(store, tripping):
 
 def test_tries_are_bounded_and_a_write_that_is_given_up_leaves_nothing(store, tripping):
     store.create("42")
+    TALLY.write()
     tripping(1_000)
 
     with pytest.raises(Unavailable) as refused:
         store.append("42", add={"steps_done": 1})
 
     assert refused.value.retry == "same-request"
+    told = refused.value.facts
+    assert (told["attempts"], told["last_conflict"]) == (TRIES, "serialization failure")
+    TALLY.write()
+    counted = rows(
+        "SELECT run_key, count, gave_up FROM agentstate_minute WHERE outcome = 'unavailable'"
+    )
+    assert counted == [("42", 1, 1)]
     assert tries() == TRIES_OF_A_BATCH + TRIES
     assert (store.run("42").version, store.run("42").counters) == (1, {})
     assert audit.verify() == []

@@ -1,5 +1,7 @@
 """What an operator wants reaches the holder at its next renewal; what workers say of themselves."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,18 +15,20 @@ from agentstate.store.commands import (
     Patch,
     PutTelemetry,
     Reserve,
+    Signalled,
     SignalRun,
 )
 from agentstate.store.errors import (
     AlreadyTerminal,
     FenceRequired,
+    HolderChanged,
     Invalid,
     NotAllowed,
     RunExpired,
     StaleFence,
 )
 from agentstate.store.payloads import RawJSON
-from tests.store.asking import ANA, VIEWER, at_once, rows
+from tests.store.asking import ANA, VIEWER, Asking, at_once, results, rows
 
 
 def said(renewed):
@@ -170,3 +174,49 @@ def test_a_runs_retention_counts_from_its_end_and_can_be_held(store, clock):
     ana.ask(Patch(run="43", hold=False))
     assert store.run("43").expires_at == clock.now + timedelta(days=1)
     assert audit.verify() == []
+
+
+def test_a_signal_is_only_for_the_holder_that_the_operator_saw(store, clock):
+    store.create("42")
+    nobody = SignalRun(run="42", signal="pause", reason="x", expected_token=None)
+    store.as_caller(ANA).ask(nobody)
+    first = store.hold("42", ttl_seconds=5)
+    clock.advance(seconds=6)
+    second = store.acquire("run:42", "w-2")
+
+    for seen in (None, first.token):
+        with pytest.raises(HolderChanged) as refused:
+            store.as_caller(ANA).ask(replace(nobody, signal="cancel", expected_token=seen))
+        assert refused.value.current["owner"] == "w-2"
+        assert refused.value.current["token"] == second.token
+    assert [told.signal for told in store.renew("run:42", second.token).signals] == ["pause"]
+    store.as_caller(ANA).ask(replace(nobody, signal="cancel", expected_token=second.token))
+    (expected,) = rows(
+        "SELECT expected FROM agentstate_operatoraction WHERE action = 'run.signalled-cancel'"
+    )[0]
+    assert json.loads(expected) == {"token": second.token}
+
+
+def test_a_signal_and_a_release_at_once_are_in_one_order(store):
+    for n in range(10):
+        key = f"r-{n}"
+        store.create(key)
+        lease = store.hold(key)
+        cancel = SignalRun(run=key, signal="cancel", reason="x", expected_token=lease.token)
+        ways = (
+            lambda cancel=cancel: Asking(ANA).ask(cancel),
+            lambda key=key, lease=lease: store.release(f"run:{key}", lease.token),
+        )
+        outcomes = at_once(2, lambda n, ways=ways: ways[n]())
+
+        told = results(outcomes, Signalled)
+        assert len(told) + len(results(outcomes, HolderChanged)) == 1
+        assert store.types(key)[-2:] == (
+            ["run.changed", "lease.released"] if told else ["run.running", "lease.released"]
+        )
+
+
+@pytest.mark.parametrize("token", [0, -1, True, "1", 2**63])
+def test_a_token_that_nobody_can_have_seen_is_refused(token):
+    with pytest.raises(Invalid):
+        SignalRun(run="42", signal="drain", reason="x", expected_token=token)

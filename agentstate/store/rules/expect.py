@@ -19,6 +19,7 @@ from agentstate.store.rows import RunRow
 CLAUSES_MAX = 50
 FIELDS = (
     "status", "owner", "token", "version", "last_seq", "attempt", "task", "notes", "tags",
+    "hold", "retain_seconds",
 )  # fmt: skip
 FIELD_RULE = f"one of {', '.join(FIELDS)}, counters.<name>, attrs.<path>"
 _MISSING = object()

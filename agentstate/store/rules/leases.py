@@ -13,7 +13,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agentstate.store.callers import Caller
-from agentstate.store.commands import AcquireLease, ReclaimLease, RenewLease
+from agentstate.store.commands import (
+    UNSEEN,
+    AcquireLease,
+    ReclaimLease,
+    RenewLease,
+    Unseen,
+)
 from agentstate.store.errors import (
     AlreadyTerminal,
     AttemptsExhausted,
@@ -91,7 +97,6 @@ def acquire(
         renewed_at=now,
         expires_at=now + timedelta(seconds=ask.ttl_seconds),
         renewals=0,
-        progress=None,
         hold_off_owner=None,
         hold_off_until=None,
         signals=inherited_signals(lease),
@@ -223,6 +228,17 @@ def check_reclaim(
 def _who_holds(ask: ReclaimLease, owner: Any, token: Any) -> str:
     saw = f"you saw {ask.expected_owner} with token {ask.expected_token}"
     return f"{saw}; now {owner} holds it with token {token}" if owner else f"{saw}; now it is free"
+
+
+def check_seen_holder(
+    lease: LeaseRow, expected_token: int | Unseen | None, *, now: datetime
+) -> None:
+    """Raises HolderChanged unless the unit is with whom the operator saw; None: with nobody."""
+    if expected_token is UNSEEN or expected_token == lease.token:
+        return
+    saw = f"you saw token {expected_token}" if expected_token else "you saw that nobody holds it"
+    is_so = f"{lease.owner} holds it with token {lease.token}" if lease.token else "it is free"
+    raise HolderChanged(f"{saw}; now {is_so}", current=lease.facts(now))
 
 
 def hold_off(lease: LeaseRow, owner: str | None, *, seconds: int, now: datetime) -> LeaseRow:

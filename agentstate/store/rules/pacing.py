@@ -14,7 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from agentstate.store.callers import Caller
-from agentstate.store.errors import RunHot
+from agentstate.store.commands import UNSEEN, Unseen
+from agentstate.store.errors import ExpectationFailed, RunHot
 from agentstate.store.rows import RunRow, replace
 
 BURST_SECONDS = 2
@@ -58,6 +59,23 @@ def brake_of(run: RunRow, now: datetime) -> dict[str, Any] | None:
     if run.brake_until is None or now >= run.brake_until:
         return None
     return {"per_second": run.brake_per_second, "until": run.brake_until}
+
+
+def check_brake(run: RunRow, expected_until: datetime | Unseen | None, *, now: datetime) -> None:
+    """Raises ExpectationFailed unless the brake at `now` is the one that the operator saw.
+
+    A brake is known by when it ends, to the microsecond; None: no brake.
+    """
+    brake = brake_of(run, now)
+    until = brake["until"] if brake else None
+    if expected_until is UNSEEN or expected_until == until:
+        return
+    failed = {"field": "brake.until", "wanted": expected_until, "found": until}
+    raise ExpectationFailed(
+        "the brake is not the one that was seen",
+        current=run.facts() | {"brake": brake},
+        failed=[failed],
+    )
 
 
 def is_counted(by: Caller) -> bool:

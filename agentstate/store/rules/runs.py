@@ -114,15 +114,19 @@ def _same(asked: NewEvent, stored: EventRow) -> bool:
     )
 
 
-def written_by(stored: EventRow, run: RunRow, token: int | None, by: Caller) -> bool:
-    """Own replay: the caller wrote this itself, under the token it sends, or is current now.
+def is_own(
+    actor: str, stored_token: int | None, run: RunRow, token: int | None, by: Caller
+) -> bool:
+    """Own replay of what `actor` stored: the caller is current, or wrote it under this very token.
 
-    An overtaken worker whose write is unknown to be its own gets the fence's answer instead.
+    On a run that was never leased everybody who may write is current. An overtaken worker whose
+    write is unknown to be its own gets the fence's answer instead.
     """
-    if stored.actor != by.principal:
-        return False
-    current = run.token is not None and token == run.token and run.holder == by.principal
-    return current or token == stored.token
+    if token is not None and token == run.token and run.holder == by.principal:
+        return True
+    if token is None and not run.ever_leased:
+        return True
+    return actor == by.principal and token == stored_token
 
 
 def check_move(run: RunRow, to: str, *, from_status: str | None = None) -> None:

@@ -243,7 +243,7 @@ def _charged_before(
     stored = on.draft.facts.charges.get((budget.id, run.id if run else None, charge.id))
     if stored is None:
         return None
-    if run is not None and not _mine(stored.actor, stored.token, run, token, on):
+    if run is not None and not runs.is_own(stored.actor, stored.token, run, token, on.by):
         runs.check_fence(run, token, on.by)
     if stored.amount != charge.amount:
         raise EventIdReuse(
@@ -252,11 +252,6 @@ def _charged_before(
             id=charge.id,
         )
     return replace(_spent(on.draft.seen(budget), stored, on), replayed=True)
-
-
-def _mine(actor: str, stored: int | None, run: RunRow, token: int | None, on: Deciding) -> bool:
-    """Own replay: written by this caller, under the token it sends or now the current holder."""
-    return actor == on.by.principal and token in (stored, run.token)
 
 
 def _spent(budget: BudgetRow, entry: EntryRow, on: Deciding) -> Spent:
@@ -279,7 +274,9 @@ def reserve(ask: Reserve, on: Deciding) -> Reserved:
     draft = on.draft
     run, budget = _budget_of(ask.run, ask.budget, on)
     hold = draft.find_hold(budget.id, ask.id)
-    if hold is not None and (run is None or _mine(hold.actor, hold.token, run, ask.fence, on)):
+    if hold is not None and (
+        run is None or runs.is_own(hold.actor, hold.token, run, ask.fence, on.by)
+    ):
         _check_same_hold(hold, ask, budget, on)
         return _reserved(hold, draft.seen(budget), on, replayed=True)
     _check_may_charge(run, ask.fence, on)
@@ -316,7 +313,8 @@ def reserve(ask: Reserve, on: Deciding) -> Reserved:
 
 
 def _check_same_hold(hold: HoldRow, ask: Reserve, budget: BudgetRow, on: Deciding) -> None:
-    if hold.amount != ask.amount or hold.actor != on.by.principal:
+    anothers = hold.run_id is None and hold.actor != on.by.principal
+    if hold.amount != ask.amount or anothers:
         raise EventIdReuse(
             f"reservation {ask.id} is stored with another amount or by another caller",
             current=on.draft.seen(budget).facts(),
@@ -389,9 +387,8 @@ def _settle(
 
 def _may_settle(run: RunRow, token: int | None, on: Deciding) -> bool:
     """The holder, or whoever ended the run: what was spent until then may come in late."""
-    ended_it = run.terminal and token is not None and token == run.ended_token
     never_leased = not run.ever_leased and token is None
-    return ended_it or never_leased
+    return never_leased or on.ended(run, token)
 
 
 def _settle_levels(

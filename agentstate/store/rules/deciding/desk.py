@@ -35,6 +35,15 @@ class Deciding:
         same.paced = self.paced
         return same
 
+    def ended(self, run: RunRow, token: int | None) -> bool:
+        """Whether the caller is who ended the run: under the token that was given to it, or on a
+        run that was never leased."""
+        if token is None:
+            return run.terminal and not run.ever_leased and self.by.may("write")
+        term = self.draft.term(token)
+        given = term is not None and term.holder == self.by.principal
+        return given and run.terminal and token == run.ended_token
+
     def pace(self, run: RunRow) -> RunRow:
         """Count one write to the run, once a request; raises RunHot."""
         if run.id in self.paced or not pacing.is_counted(self.by):

@@ -6,6 +6,7 @@ from typing import Any
 
 from agentstate.store.callers import Caller
 from agentstate.store.commands import (
+    UNSEEN,
     Append,
     Appended,
     Braked,
@@ -156,13 +157,17 @@ def append(ask: Append, on: Deciding) -> Appended:
         for e in ask.events
         if e.id is not None and (run.id, e.id) in draft.facts.events
     }
-    if stored and all(runs.written_by(e, run, ask.fence, on.by) for e in stored.values()):
+    if stored and all(
+        runs.is_own(e.actor, e.token, run, ask.fence, on.by) for e in stored.values()
+    ):
         known = runs.check_ids(ask.events, stored, run)
         if known:
             return _appended_before(known, run)
     runs.check_fence(run, ask.fence, on.by)
     runs.check_open(run)
-    runs.check_ids(ask.events, stored, run)
+    known = runs.check_ids(ask.events, stored, run)
+    if known:
+        return _appended_before(known, run)
     runs.check_version(run, ask.if_match)
     runs.check_seq(run, ask.expected_seq)
     if ask.to not in TERMINAL:
@@ -219,7 +224,7 @@ def patch(ask: Patch, on: Deciding) -> Changed:
     draft = on.draft
     run = draft.run(ask.run)
     before = draft.facts.events.get((run.id, CHANGE + ask.id)) if ask.id is not None else None
-    if before is not None and runs.written_by(before, run, ask.fence, on.by):
+    if before is not None and runs.is_own(before.actor, before.token, run, ask.fence, on.by):
         return Changed(
             run=run.key,
             version=before.version,
@@ -297,7 +302,7 @@ def _change(ask: Patch) -> dict[str, Any]:
 
 def transition(ask: Transition, on: Deciding) -> Moved:
     run = on.draft.run(ask.run)
-    before = _moved_before(ask, run, on.by)
+    before = _moved_before(ask, run, on)
     if before:
         return before
     _check_may_move(run, ask, on.by)
@@ -347,11 +352,10 @@ def _check_may_move(run: RunRow, ask: Transition, by: Caller) -> None:
     runs.check_open(run)
 
 
-def _moved_before(ask: Transition, run: RunRow, by: Caller) -> Moved | None:
+def _moved_before(ask: Transition, run: RunRow, on: Deciding) -> Moved | None:
     """Own replay of a terminal move: the same end with the same result, under the same token."""
     ended_alike = run.terminal and run.status == ask.to and _same_json(ask.result, run.result)
-    by_this_token = ask.fence is not None and ask.fence == run.ended_token
-    if not (ended_alike and by_this_token):
+    if not (ended_alike and on.ended(run, ask.fence)):
         return None
     return Moved(
         run=run.key,
@@ -417,10 +421,12 @@ def signal_run(ask: SignalRun, on: Deciding) -> Signalled:
     run = draft.run(ask.run)
     runs.check_open(run)
     lease = draft.lease(run.unit) or LeaseRow(unit=run.unit, run_id=run.id)
+    leases.check_seen_holder(lease, ask.expected_token, now=draft.now)
     said = {"signal": ask.signal, "reason": ask.reason, "by": on.by.principal, "at": draft.now}
     lease = draft.put_lease(leases.with_signal(lease, said))
     run = on.log(run, "run.changed", {"signal": ask.signal, "reason": ask.reason})
-    on.act(f"run.signalled-{ask.signal}", run.key, run, reason=ask.reason)
+    saw = {} if ask.expected_token is UNSEEN else {"expected": {"token": ask.expected_token}}
+    on.act(f"run.signalled-{ask.signal}", run.key, run, reason=ask.reason, **saw)
     return Signalled(
         run=run.key,
         signals=told(lease.signals),
@@ -438,9 +444,11 @@ def brake_run(ask: BrakeRun, on: Deciding) -> Braked:
     before = pacing.brake_of(run, on.draft.now)
     if ask.per_second is None and before is None:
         return _braked(run, on, replayed=True)
+    pacing.check_brake(run, ask.expected_until, now=on.draft.now)
     until = on.draft.now + timedelta(seconds=ask.seconds) if ask.seconds else None
     run = replace(run, brake_per_second=ask.per_second, brake_until=until)
     brake = pacing.brake_of(run, on.draft.now)
+    saw = {} if ask.expected_until is UNSEEN else {"expected": {"until": ask.expected_until}}
     run = on.log(run, "run.changed", {"brake": brake, "reason": ask.reason})
     on.act(
         "run.braked" if brake else "run.brake-lifted",
@@ -449,6 +457,7 @@ def brake_run(ask: BrakeRun, on: Deciding) -> Braked:
         reason=ask.reason,
         before={"brake": before},
         after={"brake": brake},
+        **saw,
     )
     return _braked(run, on)
 
