@@ -26,7 +26,7 @@ from agentstate.store.minutes import OK
 from agentstate.store.payloads import RawJSON, members
 from agentstate.store.rates import BY, FAILED, GROUPS_MAX
 from agentstate.store.rules import names
-from agentstate.store.rules.expect import CLAUSES_MAX, check_clauses
+from agentstate.store.rules.expect import CLAUSES_MAX, FIELDS, check_clauses
 from agentstate.store.states import MOVES, Status
 
 SEQ_MAX = 2**53 - 1
@@ -313,7 +313,8 @@ Expect = Annotated[
             "type": "object",
             "maxProperties": CLAUSES_MAX,
             "description": "fields and what each has to be: a value, or comparisons (eq, ne, lt,"
-            " le, gt, ge, in, contains, exists); a field that is not there equals null",
+            " le, gt, ge, in, contains, exists); a field that is not there equals null. Fields:"
+            f" {', '.join(FIELDS)}, counters.<name>, attrs.<path>",
         }
     ),
 ]

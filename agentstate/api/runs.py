@@ -34,7 +34,14 @@ from agentstate.api.replies import (
     run_members,
 )
 from agentstate.store import audit, export, reads, story
-from agentstate.store.commands import BrakeRun, CreateRun, PutTelemetry, RunCreated, SignalRun
+from agentstate.store.commands import (
+    UNSEEN,
+    BrakeRun,
+    CreateRun,
+    PutTelemetry,
+    RunCreated,
+    SignalRun,
+)
 from agentstate.store.errors import (
     AlreadyTerminal,
     BudgetExhausted,
@@ -42,6 +49,7 @@ from agentstate.store.errors import (
     Exists,
     ExpectationFailed,
     FenceRequired,
+    HolderChanged,
     IllegalTransition,
     NotFound,
     OutcomeUnknown,
@@ -115,9 +123,10 @@ class StoryWanted(BaseModel):
 
 
 class LiftWanted(BaseModel):
-    """Why a brake is lifted."""
+    """Why a brake is lifted, and `until` of the one that was seen (left out: whichever is on)."""
 
     reason: fields.Reason
+    expected_until: fields.Moment | None = None
 
 
 @router.post(
@@ -307,7 +316,7 @@ def put_telemetry(
         "signal_run",
         answers=schemas.SignalledTold,
         access=OPERATE,
-        refuses=(*UNKNOWN, AlreadyTerminal),
+        refuses=(*UNKNOWN, AlreadyTerminal, HolderChanged),
         takes_body=True,
         headers=KEYED,
     ),
@@ -317,10 +326,17 @@ def signal_run(
 ) -> HttpResponse:
     """Tell the holder something, at each of its renewals until it is over.
 
-    cancel and pause are told to the next holder too; resume takes a pause back.
+    cancel and pause are told to the next holder too; resume takes a pause back. With
+    `expected_token` it is only said to the holder that was seen: else 412 holder-changed.
     """
     check_unused(request, "If-Match", "Agentstate-Fence")
-    command = SignalRun(run=key, signal=ask.signal, reason=ask.reason)
+    looked = "expected_token" in ask.model_fields_set
+    command = SignalRun(
+        run=key,
+        signal=ask.signal,
+        reason=ask.reason,
+        expected_token=ask.expected_token if looked else UNSEEN,
+    )
     signalled = store.execute(command, by=request.caller, under=circumstances(request))
     return reply_result(signalled, etag=run_etag(signalled.version))
 
@@ -331,7 +347,7 @@ def signal_run(
         "brake_run",
         answers=schemas.BrakedTold,
         access=OPERATE,
-        refuses=(*UNKNOWN, AlreadyTerminal),
+        refuses=(*UNKNOWN, AlreadyTerminal, ExpectationFailed),
         takes_body=True,
         headers=KEYED,
     ),
@@ -342,9 +358,18 @@ def brake_run(
     """Limit how fast a hot run is written to, for a time; the brake ends by itself.
 
     Writers beyond it get 429 run-hot with Retry-After. Renewals, releases, the move that ends the
-    run and operators are never held up. Another brake takes the place of the one that is on.
+    run and operators are never held up. Another brake takes the place of the one that is on; with
+    `expected_until` only of the one that was seen: else 412 expectation-failed.
+    `until` is a moment of the database's clock, as all that decides is.
     """
-    command = BrakeRun(run=key, per_second=ask.per_second, seconds=ask.seconds, reason=ask.reason)
+    looked = "expected_until" in ask.model_fields_set
+    command = BrakeRun(
+        run=key,
+        per_second=ask.per_second,
+        seconds=ask.seconds,
+        reason=ask.reason,
+        expected_until=ask.expected_until if looked else UNSEEN,
+    )
     return _braked(request, command)
 
 
@@ -354,15 +379,20 @@ def brake_run(
         "lift_brake",
         answers=schemas.BrakedTold,
         access=OPERATE,
-        refuses=(*UNKNOWN, AlreadyTerminal, OutcomeUnknown),
+        refuses=(*UNKNOWN, AlreadyTerminal, ExpectationFailed, OutcomeUnknown),
         headers=(ATTEMPT,),
     ),
 )
 def lift_brake(
     request: WorkerRequest, key: fields.RunKey, wanted: Query[LiftWanted]
 ) -> HttpResponse:
-    """Lift a run's brake before it ends by itself. Repeating it is harmless."""
-    return _braked(request, BrakeRun(run=key, per_second=None, reason=wanted.reason))
+    """Lift a run's brake before it ends by itself. Repeating it is harmless.
+
+    With `expected_until` only the brake that was seen is lifted: else 412 expectation-failed.
+    """
+    seen = UNSEEN if wanted.expected_until is None else wanted.expected_until
+    command = BrakeRun(run=key, per_second=None, reason=wanted.reason, expected_until=seen)
+    return _braked(request, command)
 
 
 def _braked(request: WorkerRequest, command: BrakeRun) -> HttpResponse:

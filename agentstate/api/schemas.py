@@ -131,11 +131,17 @@ class BrakeAsked(Asked):
     per_second: fields.PerSecond
     seconds: fields.BrakeSeconds
     reason: fields.Reason
+    expected_until: fields.Moment | None = Field(
+        None, description="`until` of the brake that was seen; null: none was on; left out: any"
+    )
 
 
 class SignalAsked(Asked):
     signal: fields.Signal
     reason: fields.Reason
+    expected_token: fields.Token | None = Field(
+        None, description="of the holder that was seen; null: nobody; left out: whoever it is"
+    )
 
 
 class SlotTold(Told):

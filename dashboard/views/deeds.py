@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import messages
@@ -13,9 +14,9 @@ from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from agentstate.store.commands import SIGNALS, BrakeRun, Command, Patch, SignalRun
-from agentstate.store.errors import Invalid
-from agentstate.store.models import IdempotencyRecord, Run
+from agentstate.store.commands import SIGNALS, UNSEEN, BrakeRun, Command, Patch, SignalRun
+from agentstate.store.errors import ExpectationFailed, HolderChanged, Invalid
+from agentstate.store.models import Run
 from dashboard import sentences
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
@@ -25,6 +26,11 @@ from dashboard.queries.story import Head
 from dashboard.views import story
 
 DAY_SECONDS = 86_400
+# The store looks at it again under its lock: what the page compared could be over by then.
+MOVED_ON = (ExpectationFailed, HolderChanged)
+LOST = "The form has lost what you saw. Look at the facts and send it again."
+# Of an instant that stays one in whichever time zone it is told.
+YEARS = (1970, 9998)
 NOTHING_CHANGED = "Nothing is different from how it is: change something first."
 
 
@@ -34,30 +40,60 @@ class Refusable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """seen: what the form carries of how it was; another value now means that somebody was faster.
-    command: made of the form and the reason; raises Refusable and Invalid."""
+    """seen: how it is, for people. expected: the same, as the form carries it to the command, which
+    is refused when it is not so any more. command: made of the form and the reason; raises
+    Refusable and Invalid."""
 
     title: str
     seen: Callable[[Head], str]
+    expected: Callable[[Head], Any]
     command: Callable[[ConsoleRequest, Head, str], Command[Any]]
     told: str
+
+
+def _expected(request: ConsoleRequest) -> Any:
+    """What the operator saw; UNSEEN for a form that does not say so. Raises Refusable."""
+    told = request.POST.get("expected")
+    try:
+        return UNSEEN if told is None else json.loads(told)
+    except (ValueError, RecursionError):
+        raise Refusable(LOST) from None
 
 
 def _signal(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
     signal = request.POST.get("signal", "")
     if signal not in SIGNALS:
         raise Refusable("Choose what the holder is to be told.")
-    return SignalRun(run=head.run.key, signal=signal, reason=reason)
+    return SignalRun(
+        run=head.run.key, signal=signal, reason=reason, expected_token=_expected(request)
+    )
 
 
 def _brake(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
+    asked: dict[str, Any] = {
+        "run": head.run.key,
+        "reason": reason,
+        "expected_until": _moment(_expected(request)),
+    }
     if request.POST.get("lift") == "yes":
-        return BrakeRun(run=head.run.key, per_second=None, reason=reason)
+        return BrakeRun(per_second=None, **asked)
     per_second = whole(request.POST.get("per_second", "").strip())
     minutes = whole(request.POST.get("minutes", "").strip())
     if not per_second or not minutes:
         raise Refusable("Writes a second and minutes are whole numbers from 1 on.")
-    return BrakeRun(run=head.run.key, per_second=per_second, seconds=minutes * 60, reason=reason)
+    return BrakeRun(per_second=per_second, seconds=minutes * 60, **asked)
+
+
+def _moment(expected: Any) -> Any:
+    if expected in (None, UNSEEN):
+        return expected
+    try:
+        at = datetime.fromisoformat(expected)
+    except (ValueError, TypeError):
+        raise Refusable(LOST) from None
+    if at.tzinfo is None or not YEARS[0] <= at.year <= YEARS[1]:
+        raise Refusable(LOST)
+    return at
 
 
 def _edit(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
@@ -80,19 +116,25 @@ def _edit(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
 
 
 def _keep(request: ConsoleRequest, head: Head, reason: str) -> Command[Any]:
-    run = head.run
+    was = _keeping(head) if (seen := _expected(request)) is UNSEEN else seen
+    match was:
+        case {"hold": bool(), "retain_seconds": None | int(), **more} if not more:
+            pass
+        case _:
+            raise Refusable(LOST)
     hold = request.POST.get("hold") == "yes"
     typed = request.POST.get("days", "").strip()
     days = whole(typed)
     if typed and days is None:
         raise Refusable("Days are a whole number from 0 on.")
-    same = days is None or days * DAY_SECONDS == run.retain_seconds
-    if hold == run.hold and same and not sent_before(request):
+    same = days is None or days * DAY_SECONDS == was["retain_seconds"]
+    if hold == was["hold"] and same:
         raise Refusable(NOTHING_CHANGED)
     return Patch(
-        run=run.key,
+        run=head.run.key,
         hold=hold,
         retain_seconds=None if same or days is None else days * DAY_SECONDS,
+        expect=was,
         reason=reason,
     )
 
@@ -102,11 +144,24 @@ def _holder(head: Head) -> str:
     return f"{lease.owner} #{lease.token}" if lease and lease.token else "nobody"
 
 
+def _token(head: Head) -> int | None:
+    return head.lease.token if head.lease else None
+
+
 def _braked(head: Head) -> str:
     run = head.run
-    if run.brake_until is None or run.brake_until <= head.now:
+    if not head.braked:
         return "none"
     return f"{run.brake_per_second} a second until {run.brake_until:%H:%M:%S} UTC"
+
+
+def _until(head: Head) -> str | None:
+    until = head.run.brake_until
+    return until.isoformat() if until and head.braked else None
+
+
+def _keeping(head: Head) -> dict[str, Any]:
+    return {"hold": head.run.hold, "retain_seconds": head.run.retain_seconds}
 
 
 def _kept(head: Head) -> str:
@@ -119,20 +174,30 @@ DEEDS = {
     "signal": Deed(
         title="Signal the holder of",
         seen=_holder,
+        expected=_token,
         command=_signal,
         told="{key}: its holder is told at its next renewal.",
     ),
     "brake": Deed(
-        title="Brake", seen=_braked, command=_brake, told="{key}: the brake is set as you asked."
+        title="Brake",
+        seen=_braked,
+        expected=_until,
+        command=_brake,
+        told="{key}: the brake is set as you asked.",
     ),
     "edit": Deed(
         title="Tags and notes of",
         seen=lambda head: head.run.notes,
+        expected=lambda head: None,  # the notes themselves, as they were seen
         command=_edit,
         told="{key}: tags and notes are saved.",
     ),
     "keep": Deed(
-        title="How long to keep", seen=_kept, command=_keep, told="{key}: kept as you asked."
+        title="How long to keep",
+        seen=_kept,
+        expected=_keeping,
+        command=_keep,
+        told="{key}: kept as you asked.",
     ),
 }
 
@@ -140,7 +205,7 @@ DEEDS = {
 @require_http_methods(["GET", "HEAD", "POST"])
 @page
 def act(request: ConsoleRequest, key: str, action: str) -> HttpResponseBase:
-    """Ask with the facts, then give one command, if it is still as the operator saw it."""
+    """Ask with the facts, then give one command that says what the operator saw."""
     head = story.read_head(key)
     if head is None:
         raise Http404
@@ -150,8 +215,6 @@ def act(request: ConsoleRequest, key: str, action: str) -> HttpResponseBase:
     if error:
         return ask(request, head, action, done=Done(error=error))
     deed = DEEDS[action]
-    if moved_on(request, head, deed):
-        return ask(request, head, action, saw=request.POST["seen"])
     try:
         command = deed.command(request, head, reason)
     except (Refusable, Invalid) as wrong:
@@ -159,24 +222,11 @@ def act(request: ConsoleRequest, key: str, action: str) -> HttpResponseBase:
         return ask(request, head, action, done=Done(error=rule))
     done = carry_out(request, lambda: command)
     if done.result is None:
-        return ask(request, story.read_head(key) or head, action, done=done)
+        head = story.read_head(key) or head
+        saw = request.POST.get("seen") if isinstance(done.refused, MOVED_ON) else None
+        return ask(request, head, action, done=None if saw is not None else done, saw=saw)
     messages.success(request, deed.told.format(key=key), extra_tags="check-circle")
     return redirect("run", key=key)
-
-
-def moved_on(request: ConsoleRequest, head: Head, deed: Deed) -> bool:
-    """Whether somebody was faster; not so for a form that was carried out and is sent again."""
-    seen = request.POST.get("seen")
-    if seen is None or seen.replace("\r\n", "\n") == deed.seen(head):
-        return False
-    return not sent_before(request)
-
-
-def sent_before(request: ConsoleRequest) -> bool:
-    """Whether this very form was carried out: the store will answer as it did then."""
-    principal = request.access.caller.principal
-    form_key = request.POST.get("form_key", "").replace("\0", "")
-    return IdempotencyRecord.objects.filter(principal=principal, key=form_key).exists()
 
 
 def ask(
@@ -190,6 +240,8 @@ def ask(
     """The page that asks. saw: what the operator had seen, and is so no more."""
     run, deed = head.run, DEEDS[action]
     thing = {"kind": "run", "status": run.status, "held": head.held, "live": head.live}
+    # What the form carries: as it was while only its own fields are mended, else as it is now.
+    again = request.POST if done and done.error and done.error != LOST else {}
     refused_now = saw is not None or (done is not None and done.refused is not None)
     context = story.here(request, head) | form_context(request, done)
     context |= {
@@ -200,7 +252,8 @@ def ask(
         "lease_state": sentences.lease_state(head.lease, head.now),
         "saw": saw,
         "is_so": deed.seen(head),
-        "seen": request.POST.get("seen") if done and done.error else deed.seen(head),
+        "seen": told if (told := again.get("seen")) is not None else deed.seen(head),
+        "expected": again.get("expected") or json.dumps(deed.expected(head)),
         "signals": SIGNALS,
         "typed": typed(request, run, keep=not refused_now),
         "braked": _braked(head),

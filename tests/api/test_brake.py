@@ -1,5 +1,7 @@
 """A brake on a hot run over HTTP: 429 with Retry-After, shown in the run, over by itself."""
 
+import json
+
 import pytest
 
 from agentstate.store.hot import HOT
@@ -128,3 +130,34 @@ def test_a_key_that_only_operates_is_not_held_up(clock, api):
     for n in range(3):
         changed = operator.send("PATCH", "/runs/42", f'{{"tags_add": ["t{n}"]}}')
         assert changed.status == 200
+
+
+def test_what_was_seen_of_the_brake_decides_if_it_is_said(api):
+    api.create("42")
+    sent = {"per_second": 5, "seconds": 60, "reason": "x"}
+    first = brake(api, json.dumps(sent | {"expected_until": None}))
+    assert first.status == 200
+    stale = brake(api, json.dumps(sent | {"expected_until": None}))
+    assert stale.refused == (412, "expectation-failed")
+    assert stale["current"]["brake"] == {"per_second": 5, "until": first["until"]}
+    assert stale["failed"] == [{"field": "brake.until", "wanted": None, "found": first["until"]}]
+    second = brake(api, json.dumps(sent | {"expected_until": first["until"]}))
+    assert second.status == 200
+
+    assert lift(api, f"?reason=x&expected_until={first['until']}").status == 412
+    assert lift(api, "?reason=x&expected_until=soon").status == 422
+    for _ in range(2):
+        assert lift(api, f"?reason=x&expected_until={second['until']}").status == 200
+
+
+def test_a_signal_can_name_whom_it_is_for(api):
+    api.create("42")
+    body = {"signal": "pause", "reason": "x"}
+    assert api.post("/runs/42/signals", body | {"expected_token": None}).status == 200
+    token = int(api.hold("42"))
+    other = api.post("/runs/42/signals", body | {"expected_token": None})
+    assert other.refused == (412, "holder-changed")
+    assert other["current"]["token"] == token
+    assert api.post("/runs/42/signals", body | {"expected_token": token}).status == 200
+    assert api.post("/runs/42/signals", body | {"expected_token": "1"}).status == 422
+    assert api.post("/runs/42/signals", body).status == 200

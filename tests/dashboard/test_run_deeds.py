@@ -16,7 +16,7 @@ from agentstate.store.commands import (
 from agentstate.store.payloads import dump
 from dashboard.access import DEEDS
 from dashboard.queries import panels
-from dashboard.views import checks
+from dashboard.views import checks, deeds
 from tests.dashboard.reading import Page
 from tests.store.asking import ANA, SENIOR, rows
 
@@ -31,8 +31,9 @@ def asked(client, action, key="42"):
 
 def form_of(page, **fields):
     form = {"form_key": page.field("form_key"), "reason": "because"}
-    if [a for t, a in page.tags if t == "input" and a.get("name") == "seen"]:
-        form["seen"] = page.field("seen")
+    for name in ("seen", "expected"):
+        if [a for t, a in page.tags if t == "input" and a.get("name") == name]:
+            form[name] = page.field(name)
     return form | fields
 
 
@@ -172,6 +173,53 @@ def test_a_signal_meant_for_another_holder_is_not_sent(store, still_clock, run, 
     assert answer.status == 409
     assert f"w-3 #{run.token}" in answer.text
     assert "Somebody was faster. Nothing was done." in answer.text
+    assert actions() == []
+
+
+MEANWHILE = {
+    "signal": lambda store, lease: store.release("run:42", lease.token),
+    "brake": lambda store, lease: store.as_caller(SENIOR).ask(
+        BrakeRun(run="42", per_second=1, seconds=600, reason="incident")
+    ),
+    "edit": lambda store, lease: store.as_caller(SENIOR).ask(Patch(run="42", notes="theirs")),
+    "keep": lambda store, lease: store.as_caller(SENIOR).ask(Patch(run="42", retain_seconds=60)),
+}
+
+
+@pytest.mark.parametrize("action", DEEDS)
+def test_who_is_faster_by_a_moment_is_seen_too(store, run, operator, action, monkeypatch):
+    page = asked(operator, action)
+    carry_out = deeds.carry_out
+
+    def with_another_first(request, command):
+        MEANWHILE[action](store, run)
+        return carry_out(request, command)
+
+    monkeypatch.setattr(deeds, "carry_out", with_another_first)
+    answer = Page(operator.post(f"/runs/42/{action}", form_of(page, **FIELDS[action])))
+
+    assert answer.status == 409
+    assert "Somebody was faster. Nothing was done." in answer.text
+    assert "because" not in [reason for _, reason in actions()]
+    monkeypatch.undo()
+    again = FIELDS[action] | ({"seen": "theirs"} if action == "edit" else {})
+    again = form_of(answer, **again)
+    assert operator.post(f"/runs/42/{action}", again).status_code == 302
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "", "x", "[]", "{}", "true", "0", "-1", "NaN", "1e400", '"x"', '"2026-01-01"', '"\\ud800"',
+        '"0001-01-01T00:00:00+23:59"', '{"hold": 1, "retain_seconds": "\\u0000"}',
+        '{"hold": {"lt": 1}, "retain_seconds": null}', "[" * 99_999, "9" * 5_000,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("action", ["signal", "brake", "keep"])
+def test_a_form_that_lost_what_was_seen_does_nothing(store, run, operator, action, expected):
+    answer = send(operator, action, **FIELDS[action], expected=expected)
+
+    assert answer.status_code == 422
     assert actions() == []
 
 
