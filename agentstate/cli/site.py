@@ -218,7 +218,9 @@ def background_children() -> list[Child]:
 
     celery = [sys.executable, "-m", "celery", "-A", "tasks.app"]
     worker = ["worker", "-n", "w@agentstate", "--concurrency", str(WORKER_PROCESSES)]
-    worker += ["--without-mingle", "--without-gossip", "--loglevel", "WARNING"]
+    # Its heartbeat is an event on a topic, which pgmq does not have: an error in the log each time.
+    worker += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
+    worker += ["--loglevel", "WARNING"]
     beat = ["beat", "--schedule", str(settings.AGENTSTATE_HOME / "beat-schedule")]
     beat += ["--pidfile", "", "--loglevel", "WARNING"]
     return [

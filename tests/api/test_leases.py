@@ -1,10 +1,12 @@
 """Leases over HTTP."""
 
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 
-from agentstate.store.commands import RenewLease
+from agentstate import store
+from agentstate.store.commands import CarryOutDeadlines, RenewLease
 from agentstate.store.rules import decide
 from tests.api.asking import Api, new_key
 
@@ -250,3 +252,47 @@ def test_terms_never_overlap_and_go_on_where_the_page_ended(units):
     assert page + rest == terms
     assert units.get("/leases/never/terms").refused == (404, "not-found")
     assert units.get("/leases/u-0/terms?before=0")["field"] == "before"
+
+
+def test_the_texts_own_lease_by_the_clock(clock):
+    """t = 0, 10, 60, 70, 130, and a microsecond on either side of the expiry."""
+    api, began = Api(new_key("fleet")), clock.now
+
+    def at(seconds, microseconds=0):
+        clock.set(began + timedelta(seconds=seconds, microseconds=microseconds))
+
+    first = api.acquire("7", "A", 60)
+    at(10)
+    refused = api.acquire("7", "B", 60)
+    assert refused.refused == (423, "lease-held")
+    assert (refused["owner"], refused["expires_in_ms"]) == ("A", 50_000)
+    at(60, -1)
+    assert api.acquire("7", "B", 60).refused == (423, "lease-held")
+    at(60)
+    renewed = api.post("/leases/7/renew", {"token": first["token"], "ttl_seconds": 60})
+    assert (renewed.refused, renewed["reason"]) == ((409, "lease-lost"), "expired")
+    at(70)
+    second = api.acquire("7", "B", 60)
+    assert (second["taken_from"], second["token"] > first["token"]) == ("A", True)
+    at(130, -1)
+    assert api.get("/leases/7")["state"] == "live"
+    at(130)
+    assert api.get("/leases/7")["state"] == "lapsed"
+
+
+@pytest.mark.parametrize(
+    ("policy", "status"), [("fail", "failed"), ("cancel", "cancelled"), ("report", "running")]
+)
+def test_a_deadline_is_carried_out_as_its_policy_says(clock, policy, status):
+    api = Api(new_key("fleet"))
+    deadline = (clock.now + timedelta(seconds=30)).isoformat()
+    api.create("42", status="running", deadline_at=deadline, deadline_policy=policy)
+    clock.advance(seconds=29)
+    store.execute(CarryOutDeadlines(limit=10), by=store.SWEEP)
+    assert api.get("/runs/42")["status"] == "running"
+    assert api.get("/runs?overdue=true")["items"] == []
+    clock.advance(seconds=1)
+    overdue = [run["key"] for run in api.get("/runs?overdue=true")["items"]]
+    store.execute(CarryOutDeadlines(limit=10), by=store.SWEEP)
+    assert overdue == ["42"]
+    assert api.get("/runs/42")["status"] == status

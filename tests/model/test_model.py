@@ -29,7 +29,7 @@ class Choices:
         return [self.data.draw(st.sampled_from(among))]
 
 
-@settings(max_examples=150)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_a_difference_would_shrink_to_a_short_story(data):
     driver = Driver(seed=0)
