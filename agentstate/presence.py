@@ -18,6 +18,9 @@ from typing import Final
 
 # Longer: somebody whose machine died is shown longer. Shorter: a lost sign makes people blink.
 EXPIRES_SECONDS = 45
+_EXPIRES = EXPIRES_SECONDS * 1_000_000
+# Of all their pages in all processes; those that are gone count until they expire.
+SIGNS_PER_PERSON_MAX = 200
 PERSON_CHARS_MAX = 150
 # A unit's name has 200 at most, and what stands before it a few.
 PAGE_CHARS_MAX = 220
@@ -59,8 +62,27 @@ def later(one: Sign, other: Sign) -> Sign:
 def living(signs: Signs, now: int) -> dict[tuple[str, str], Sign]:
     """The signs that count at `now`; also those that say that somebody is gone, or an older sign
     that comes late would bring them back."""
-    oldest = now - EXPIRES_SECONDS * 1_000_000
-    return {key: sign for key, sign in signs.items() if sign.at > oldest}
+    return {key: sign for key, sign in signs.items() if sign.at > now - _EXPIRES}
+
+
+def bounded(signs: Signs, most: int = SIGNS_PER_PERSON_MAX) -> dict[tuple[str, str], Sign]:
+    """The last `most` signs of each person, so that nobody fills the map. Before or after a merge,
+    the same ones stay."""
+    if len(signs) <= most:
+        return dict(signs)
+    by_person: dict[str, list[tuple[Sign, str]]] = {}
+    for (person, instance), sign in signs.items():
+        by_person.setdefault(person, []).append((sign, instance))
+    return {
+        (person, instance): sign
+        for person, theirs in by_person.items()
+        for sign, instance in (theirs if len(theirs) <= most else sorted(theirs, key=_rank)[-most:])
+    }
+
+
+def _rank(found: tuple[Sign, str]) -> tuple[int, bool, str, str]:
+    sign, instance = found
+    return sign.at, sign.gone, sign.page, instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +114,18 @@ class Board:
         self._merging = threading.Lock()
 
     def merge(self, signs: Signs, *, now: int) -> set[str]:
-        """Take in what somebody told at `now`; the pages on which other people are seen now."""
+        """Take in what somebody told at `now`; the pages on which other people are seen now.
+
+        A `now` so old that all its signs would have expired says that the database's clock was set
+        back: it counts from there on, and what was known of later is not; the next beat says it.
+        """
         with self._merging:
             before = _by_page(self._signs, self._now)
+            known = self._signs
+            if now <= self._now - _EXPIRES:
+                self._now, known = now, {key: s for key, s in known.items() if s.at <= now}
             self._now = max(self._now, now)
-            self._signs = living(merge(self._signs, signs), self._now)
+            self._signs = bounded(living(merge(known, signs), self._now))
             after = _by_page(self._signs, self._now)
         return {page for page in before | after if before.get(page) != after.get(page)}
 

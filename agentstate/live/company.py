@@ -69,7 +69,8 @@ def _sign(
 ) -> tuple[tuple[str, str], Sign]:
     if not all(isinstance(one, str) for one in (person, instance, page)):
         raise TypeError("names are texts")
-    begun = at if since is None else int(since)
+    # Not later than now: before the clock was set back it may have been.
+    begun = at if since is None else min(at, int(since))
     return (person, instance), Sign(at=at, gone=gone is True, page=page, since=begun)
 
 

@@ -15,6 +15,7 @@ import json
 import logging
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -86,10 +87,11 @@ def parse(payload: str) -> Message:
 @dataclass(eq=False)
 class Subscription:
     """One stream's queue. run: only hints about this run; None: about all. page: who looks at it
-    is told as well; None: of no page."""
+    is told as well; None: of no page. person: whose page it is; None: no person's, a worker's."""
 
     run: str | None
     page: str | None = None
+    person: int | None = None
     queue: asyncio.Queue[Message] = field(default_factory=lambda: asyncio.Queue(QUEUE_SIZE))
 
     def put(self, message: Message) -> None:
@@ -126,6 +128,7 @@ class Hub:
     ) -> None:
         self._conninfo = conninfo
         self._subscriptions: set[Subscription] = set()
+        self._streams_of: Counter[int | None] = Counter()
         self._listening: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._stays = False
@@ -135,6 +138,10 @@ class Hub:
     def streams(self) -> int:
         """How many streams there are now."""
         return len(self._subscriptions)
+
+    def streams_of(self, person: int | None) -> int:
+        """How many of them are one person's; of nobody: how many are workers'."""
+        return self._streams_of[person]
 
     @property
     def stays(self) -> bool:
@@ -151,20 +158,28 @@ class Hub:
             self._ready.clear()
             self._listening = asyncio.create_task(self._listen())
 
-    async def subscribe(self, run: str | None = None, page: str | None = None) -> Subscription:
+    async def subscribe(
+        self, run: str | None = None, page: str | None = None, person: int | None = None
+    ) -> Subscription:
         """A new stream's queue. LISTEN is in force when this returns, or it begins with RESYNC."""
-        subscription = Subscription(run, page)
+        subscription = Subscription(run, page, person)
         self._subscriptions.add(subscription)
+        self._streams_of[person] += 1
         self._begin()
         try:
             await asyncio.wait_for(self._ready.wait(), 2)
         except TimeoutError:
             subscription.put(Notice.RESYNC)
+        except asyncio.CancelledError:  # the client is gone already: nobody will unsubscribe it
+            self.unsubscribe(subscription)
+            raise
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Call it in the stream's `finally`: a client that goes away cancels the stream."""
-        self._subscriptions.discard(subscription)
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            self._streams_of -= Counter([subscription.person])  # those with none left go
         if not self._subscriptions and not self._stays and self._listening is not None:
             self._listening.cancel()
             self._listening = None

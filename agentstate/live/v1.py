@@ -34,7 +34,7 @@ from agentstate.store.errors import Invalid, Unavailable
 from agentstate.store.payloads import Malformed, RawJSON
 from agentstate.store.rules import names
 
-# A process holds so many; each costs some tens of kB.
+# A process holds so many beside those of the console; each costs some tens of kB.
 STREAMS_MAX = 2_000
 STREAM_TYPE = "text/event-stream"
 
@@ -106,7 +106,7 @@ async def nowhere(request: HttpRequest) -> HttpResponseBase:
 async def _answer(
     request: WorkerRequest, source: Source, *, after: int, wait: int | None
 ) -> HttpResponseBase:
-    if hub().streams >= STREAMS_MAX:
+    if hub().streams_of(None) >= STREAMS_MAX:
         raise Unavailable("too many streams are open here", retry_after_ms=5_000)
     follower = Follower(source, request.caller)
     if request.method == "GET" and STREAM_TYPE in request.headers.get("Accept", ""):

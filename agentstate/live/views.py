@@ -19,10 +19,13 @@ from agentstate.live.sending import EventStream
 from agentstate.live.sessions import watch
 
 RETRY_MS = 2_000
+RETRY_SECONDS = 10
 PING_SECONDS = 10.0
 # Then the browser connects again and is looked at anew.
 LONGEST_SECONDS = 600.0
 KEY_CHARS_MAX = 200
+# In one process. Beyond it a page is as without a stream: it asks every few seconds.
+STREAMS_PER_PERSON_MAX = 50
 
 
 async def console(request: HttpRequest) -> HttpResponseBase:
@@ -30,8 +33,8 @@ async def console(request: HttpRequest) -> HttpResponseBase:
 
     With `page` (`run:42`, `reclaim:run:42`) and `seen` (a number of the page's own) the stream is
     also a sign of who looks at that page, and tells who else does.
-    401 without a session, 403 without a role; a browser does not come back after either. No
-    database connection is held once it streams.
+    401 without a session, 403 without a role; a browser does not come back after either. 429 when
+    the person has STREAMS_PER_PERSON_MAX here. No database connection is held once it streams.
     """
     user = await request.auser()
     if not isinstance(user, User) or not request.session.session_key:
@@ -45,6 +48,8 @@ async def console(request: HttpRequest) -> HttpResponseBase:
         looker = looker_of(request, user)
     except ValueError:
         return HttpResponse(status=400)
+    if hub().streams_of(user.pk) >= STREAMS_PER_PERSON_MAX:
+        return HttpResponse(status=429, headers={"Retry-After": str(RETRY_SECONDS)})
     await sync_to_async(connections.close_all)()
     stream = send_hints(request.session.session_key, user.pk, run, looker)
     return EventStream(stream)
@@ -65,10 +70,15 @@ def looker_of(request: HttpRequest, user: User) -> Looker | None:
 async def send_hints(
     session: str, user: int, run: str | None, looker: Looker | None = None
 ) -> AsyncGenerator[str]:
-    """Hints as they come, a comment when there is none, an end when the session is over."""
+    """Hints as they come, a comment when there is none, an end when the session is over.
+
+    At its end at once if others of the person have taken the last place meanwhile.
+    """
     watched, source = watch(), hub()
+    if source.streams_of(user) >= STREAMS_PER_PERSON_MAX:
+        return
+    subscription = await source.subscribe(run, looker.page if looker else None, user)
     over = watched.enter(session, user)
-    subscription = await source.subscribe(run, looker.page if looker else None)
     loop = asyncio.get_running_loop()
     end_at = loop.time() + LONGEST_SECONDS
     if looker:

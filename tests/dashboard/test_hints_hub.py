@@ -169,3 +169,16 @@ def tell(hint) -> None:
 
 def test_the_connection_is_to_the_database_of_this_process(transactional_db):
     assert connection.settings_dict["NAME"] in hubs.conninfo()
+
+
+def test_a_client_that_goes_before_its_stream_has_begun_keeps_no_place():
+    async def play():
+        hub = Hub(conninfo=lambda: "host=127.0.0.1 port=1 connect_timeout=1")
+        coming = asyncio.create_task(hub.subscribe(person=7))
+        await asyncio.sleep(0)
+        assert (hub.streams, hub.streams_of(7), hub.streams_of(None)) == (1, 1, 0)
+        coming.cancel()
+        await asyncio.wait([coming])
+        return hub.streams, hub.streams_of(7)
+
+    assert asyncio.run(play()) == (0, 0)

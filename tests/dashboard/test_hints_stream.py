@@ -4,13 +4,15 @@ import http.client
 import json
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
 
-from agentstate.live import sessions, views
+from agentstate.live import hub, sessions, v1, views
 from agentstate.store.execute import moving_the_feed
+from tests.api.asking import new_key
 from tests.api.serving import serving
 from tests.dashboard.conftest import person
 from tests.store.asking import Asking, event
@@ -90,6 +92,32 @@ def test_a_stream_ends_with_its_session_and_holds_no_connection(site, monkeypatc
         while stream.answer.readline():
             pass
         stream.close()
+
+
+def test_one_person_has_so_many_streams_and_takes_nobody_elses(site, monkeypatch):
+    monkeypatch.setattr(views, "STREAMS_PER_PERSON_MAX", 2)
+    monkeypatch.setattr(v1, "STREAMS_MAX", 1)
+    mine, address = cookie(), "/live/console"
+    streams = [Stream(site, address, mine) for _ in range(2)]
+    assert [stream.block() for stream in streams] == [["retry: 2000"]] * 2
+
+    third = Stream(site, address, mine)
+    assert (third.answer.status, third.answer.getheader("Retry-After")) == (429, "10")
+    other = Stream(site, address, cookie("bo"))
+    assert other.block() == ["retry: 2000"]
+    worker = {"Authorization": f"Bearer {new_key('w').text}"}
+    assert httpx.get(f"{site}/live/v1/feed", headers=worker).status_code == 200
+
+    streams.pop().close()
+    wait_for(lambda: streams_open() == 2)
+    streams.append(Stream(site, address, mine))
+    assert streams[-1].block() == ["retry: 2000"]
+    for stream in (*streams, other, third):
+        stream.close()
+
+
+def streams_open() -> int:
+    return sum(one.streams for one in list(hub._hubs.values()))
 
 
 def sessions_of_pages() -> int:

@@ -251,3 +251,9 @@ def test_a_stream_says_plainly_which_page_it_is(site: Site, query):
     from tests.dashboard.test_hints_stream import Stream, cookie
 
     assert Stream(site.url, f"/live/console?{query}", cookie()).answer.status == 400
+
+
+def test_nobody_is_told_to_have_come_later_than_now():
+    signs = [["ana", "a" * 8, "run:42", 9, False]]
+    told = parse(json.dumps({"at": 5, "ask": False, "signs": signs}))
+    assert [one.since for one in told.signs.values()] == [5]

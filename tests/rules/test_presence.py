@@ -1,6 +1,8 @@
 """The merge of who looks at what: in any order, any number of times, the same."""
 
 import random
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 
 from agentstate.presence import (
     EXPIRES_SECONDS,
+    SIGNS_PER_PERSON_MAX,
     Board,
     Sign,
+    bounded,
     later,
     living,
     merge,
@@ -73,6 +77,43 @@ def test_what_has_expired_may_be_forgotten_before_or_after(one, other, now):
     }
 
 
+@given(MAPS, MAPS, st.integers(1, 3))
+def test_what_is_too_much_of_one_person_may_be_left_out_before_or_after(one, other, most):
+    first = bounded(merge(bounded(one, most), bounded(other, most)), most)
+    last = bounded(merge(one, other), most)
+
+    assert {k: (s.at, s.gone, s.page) for k, s in first.items()} == {
+        k: (s.at, s.gone, s.page) for k, s in last.items()
+    }
+    assert max(Counter(person for person, _ in last).values(), default=0) <= most
+
+
+# What is told at an instant; the clock may be set to any later or earlier one between two.
+TOLD = st.lists(st.tuples(st.integers(0, 400), PEOPLE), min_size=1, max_size=8)
+
+
+@given(TOLD)
+def test_whoever_has_just_given_a_sign_is_seen_however_the_clock_was_set(told):
+    board = Board()
+    for number, (at, person) in enumerate(told):
+        page = {(person, f"p{number}"): sign(at)}
+        board.merge(page, now=at * SECOND)
+
+        assert person in [one.name for one in board.others("run:42", "nobody")]
+
+
+@given(TOLD)
+def test_boards_that_heard_the_same_see_the_same_also_when_told_twice(told):
+    one, other = Board(), Board()
+    for number, (at, person) in enumerate(told):
+        page = {(person, f"p{number}"): sign(at)}
+        one.merge(page, now=at * SECOND)
+        for _ in range(2):
+            other.merge(page, now=at * SECOND)
+
+    assert one.others("run:42", "") == other.others("run:42", "")
+
+
 def sign(at, *, gone=False, page="run:42", since=None):
     return Sign(
         at=at * SECOND, gone=gone, page=page, since=(at if since is None else since) * SECOND
@@ -126,3 +167,28 @@ def test_a_board_tells_on_which_pages_other_people_are_seen_now():
     cy = {("cy", "c1"): sign(90, page="run:7")}
     assert board.merge(cy, now=90 * SECOND) == {"run:42", "run:7"}
     assert board.others("run:42", "bo") == []
+
+
+def test_a_clock_that_was_set_back_hides_nobody():
+    board = Board()
+    board.merge({("ana", "a1"): sign(36_000)}, now=36_000 * SECOND)
+
+    assert board.merge({("bo", "b1"): sign(32_400)}, now=32_400 * SECOND) == {"run:42"}
+    assert [one.name for one in board.others("run:42", "cy")] == ["bo"]
+    board.merge({("ana", "a1"): sign(32_401)}, now=32_401 * SECOND)
+    assert [one.name for one in board.others("run:42", "cy")] == ["bo", "ana"]
+    # And who is gone since then is gone.
+    board.merge({("ana", "a1"): sign(32_402, gone=True)}, now=32_402 * SECOND)
+    assert [one.name for one in board.others("run:42", "cy")] == ["bo"]
+
+
+def test_one_who_opens_pages_without_end_fills_no_board():
+    board = Board()
+    board.merge({("ana", "a1"): sign(1)}, now=1 * SECOND)
+    for number in range(SIGNS_PER_PERSON_MAX * 2):
+        one = replace(sign(2, page=f"run:vi-{number}"), at=2 * SECOND + number)
+        board.merge({("vi", f"{number:08x}"): one}, now=one.at)
+
+    seen = [n for n in range(SIGNS_PER_PERSON_MAX * 2) if board.others(f"run:vi-{n}", "cy")]
+    assert seen == list(range(SIGNS_PER_PERSON_MAX, SIGNS_PER_PERSON_MAX * 2))
+    assert [one.name for one in board.others("run:42", "cy")] == ["ana"]
