@@ -52,10 +52,12 @@ class Deed:
 
 
 def _expected(request: ConsoleRequest) -> Any:
-    """What the operator saw; UNSEEN for a form that does not say so. Raises Refusable."""
+    """What the operator saw; UNSEEN for who did not look at the form. Raises Refusable."""
     told = request.POST.get("expected")
+    if told is None and "seen" not in request.POST:
+        return UNSEEN
     try:
-        return UNSEEN if told is None else json.loads(told)
+        return json.loads(told or "")
     except (ValueError, RecursionError):
         raise Refusable(LOST) from None
 

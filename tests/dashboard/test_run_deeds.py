@@ -223,6 +223,16 @@ def test_a_form_that_lost_what_was_seen_does_nothing(store, run, operator, actio
     assert actions() == []
 
 
+@pytest.mark.parametrize("action", ["signal", "brake", "keep"])
+def test_a_form_of_an_older_release_is_shown_again(store, run, operator, action):
+    form = form_of(asked(operator, action), **FIELDS[action])
+    del form["expected"]
+    answer = Page(operator.post(f"/runs/42/{action}", form))
+
+    assert answer.status == 422
+    assert operator.post(f"/runs/42/{action}", form_of(answer, **FIELDS[action])).status_code == 302
+
+
 def test_notes_that_somebody_changed_meanwhile_are_shown_beside_mine(store, run, operator):
     form = {"form_key": asked(operator, "edit").field("form_key"), "reason": "x", "seen": ""}
     store.as_caller(SENIOR).ask(Patch(run="42", notes="theirs", reason="first"))
