@@ -108,6 +108,7 @@ def test_the_page_goes_to_the_login_when_the_session_is_over(store, window):
     assert "next=%2Fruns%2F42" in window.page.url
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_is_said_and_what_was_seen_stays(store, window):
     store.create("42")
     window.page.goto("/runs/42")

@@ -114,6 +114,7 @@ def listeners():
         return cursor.fetchone()[0]
 
 
+@pytest.mark.long
 def test_two_processes_tell_each_other(store, open_at):
     store.create("42")
     store.hold("42", "w-1", ttl_seconds=600)

@@ -57,7 +57,7 @@ def test_a_panel_that_takes_too_long_or_breaks_fails_alone(store, viewer, monkey
     def broken():
         raise OperationalError("the disk is full")
 
-    monkeypatch.setattr(panels, "PANEL_MS", 50)
+    monkeypatch.setattr(panels, "PANEL_MS", 500)
     monkeypatch.setitem(system.PANELS, "feed", slow)
     monkeypatch.setitem(system.PANELS, "weeks", broken)
 

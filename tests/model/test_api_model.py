@@ -293,7 +293,7 @@ def check_machine(clock, *, examples, steps):
 
 
 def test_the_api_does_what_the_model_does(clock):
-    check_machine(clock, examples=20, steps=40)
+    check_machine(clock, examples=12, steps=40)
 
 
 @pytest.mark.long

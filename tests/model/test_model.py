@@ -29,10 +29,21 @@ class Choices:
         return [self.data.draw(st.sampled_from(among))]
 
 
-@settings(max_examples=400)
-@given(data=st.data())
-def test_a_difference_would_shrink_to_a_short_story(data):
+def tell_a_story(data):
     driver = Driver(seed=0)
     driver.random = Choices(data)
     for _ in range(data.draw(st.integers(1, 60))):
         driver.step()
+
+
+@settings(max_examples=120)
+@given(data=st.data())
+def test_a_difference_would_shrink_to_a_short_story(data):
+    tell_a_story(data)
+
+
+@pytest.mark.long
+@settings(max_examples=600)
+@given(data=st.data())
+def test_a_difference_in_some_ten_thousand_steps_would_shrink_too(data):
+    tell_a_story(data)

@@ -570,6 +570,7 @@ def _commands(n, step):
         yield ReleaseReservation(run=None, budget="fleet", id=hold)
 
 
+@pytest.mark.long
 def test_several_processes_charge_until_they_are_refused(store):
     """Each process draws its slot; together they are admitted exactly what there is."""
     fleet = Fleet(store)
