@@ -3,6 +3,7 @@
 import json
 
 import psycopg
+import pytest
 from playwright.sync_api import expect
 
 from agentstate import postgres
