@@ -110,6 +110,8 @@ def main() -> None:
                 print(
                     f"{clients:>3} connections: {medians}, bridge / a2wsgi {ratio:.2f}", flush=True
                 )
+            verify = [sys.executable, "-m", "agentstate", "manage", "verify"]
+            subprocess.run(verify, cwd=ROOT, env=env, check=True)
         finally:
             hold.terminate()
             hold.wait(30)

@@ -169,6 +169,13 @@ def main() -> None:
             for child in children:
                 child.stdin.close()
                 child.wait(30)
+        tell_differences()
+
+
+def tell_differences() -> None:
+    from agentstate.store import audit
+
+    print(f"{len(audit.verify())} differences when everything is derived again")
 
 
 if __name__ == "__main__":

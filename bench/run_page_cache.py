@@ -28,6 +28,7 @@ from django.test.utils import setup_databases, setup_test_environment, teardown_
 
 from agentstate.caching import copies  # noqa: E402
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres  # noqa: E402
+from agentstate.store import audit  # noqa: E402
 from tests.dashboard.conftest import person  # noqa: E402
 from tests.store.asking import Asking, event  # noqa: E402
 
@@ -93,6 +94,7 @@ def main() -> None:
         for address in ("/runs/long", "/runs/long/timeline", "/runs", "/leases"):
             hit, miss = compare(lambda at=address: browser.get(at), options.repeats)
             print(f"{address:24} {hit:7.1f} ms {miss:7.1f} ms   {hit / miss:.2f}")
+        print(f"{len(audit.verify())} differences when everything is derived again")
 
 
 if __name__ == "__main__":
