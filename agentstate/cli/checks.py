@@ -12,6 +12,7 @@ from pathlib import Path
 from agentstate.cli.output import CommandFailure, progress, result
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+NO_TESTS = 5  # pytest's exit code when none was chosen
 WORKERS = 2  # of pytest-xdist; each has a database of its own
 # What another PostgreSQL could change: everything that talks to it, but for browsers and starts.
 OF_THE_DATABASE = ("store", "api", "live", "tasks", "client", "dashboard")
@@ -39,8 +40,14 @@ def test(arguments: Sequence[str]) -> int:
 
 
 def test_long(arguments: Sequence[str]) -> int:
-    """`./run test-long`: real crashes, real time-outs."""
-    return pytest(["-m", "long", *arguments], workers=0)
+    """`./run test-long`: those of many cases side by side, then, each by itself, real crashes and
+    real time-outs."""
+    codes = (
+        pytest(["-m", "long and many", *arguments]),
+        pytest(["-m", "long and not many", *arguments], workers=0),
+    )
+    failed = [code for code in codes if code not in (0, NO_TESTS)]
+    return failed[0] if failed else min(codes)
 
 
 def test_pg15(arguments: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ def scene(store, clock):
 
 
 @pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_and_no_page_is_too_wide(scene, open_window, theme):
     window = open_window("bo", "senior", color_scheme=theme)
@@ -42,6 +43,7 @@ def test_axe_finds_nothing_and_no_page_is_too_wide(scene, open_window, theme):
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_an_alert_is_acknowledged_and_leads_to_what_it_is_about(scene, open_window):
     page = open_window("ana", "operator").page
     page.goto("/alerts")

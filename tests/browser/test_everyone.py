@@ -69,6 +69,7 @@ def found(page, theme):
 
 
 @pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, theme):
     window = open_window("bo", "senior", color_scheme=theme)
@@ -90,6 +91,7 @@ def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, the
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_no_page_scrolls_sideways(scene, open_window):
     window = open_window("bo", "senior")
     too_wide = []
@@ -167,6 +169,7 @@ def test_a_filter_narrows_the_list_and_stays_through_back_and_reload(scene, wind
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_a_page_is_small(scene, window):
     sizes = []
     window.page.on("response", lambda answer: sizes.append(len(answer.body())))

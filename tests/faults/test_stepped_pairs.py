@@ -94,6 +94,7 @@ def test_a_pair_has_an_order(clock, first):
 
 
 @pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("first", NAMES)
 def test_every_pair_has_an_order(clock, first):
     for second in NAMES:
@@ -102,6 +103,7 @@ def test_every_pair_has_an_order(clock, first):
 
 
 @pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("first", SHORT)
 def test_one_whose_connection_dies_at_commit_comes_after_the_other(clock, first):
     for second in NAMES:

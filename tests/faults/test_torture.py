@@ -14,7 +14,7 @@ from tests.bootstrap.sites import run
 def test_a_short_trial_keeps_every_promise_and_leaves_nothing_behind(open_folder):
     home = open_folder / "home"
     # How quickly it is back depends on what else the machine does; that it is back does not.
-    done = run(home, "torture", "--seed", "7", "--minutes", "1.5", "--stop-seconds", "60")
+    done = run(home, "torture", "--seed", "7", "--minutes", "1", "--stop-seconds", "60")
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "seed 7" in done.stdout

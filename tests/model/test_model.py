@@ -43,6 +43,7 @@ def test_a_difference_would_shrink_to_a_short_story(data):
 
 
 @pytest.mark.long
+@pytest.mark.many
 @settings(max_examples=600)
 @given(data=st.data())
 def test_a_difference_in_some_ten_thousand_steps_would_shrink_too(data):
