@@ -15,7 +15,8 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,22 @@ SHORT_FILE_BYTES = 1024 * 1024
 # Requests that are read and wait for a thread. More wait in vain: their callers have given up.
 WAITING_MAX = 500
 
+# Refusals before anything of Django has seen the request, in the shape of api/problems.py.
+TOO_MANY = {
+    "code": "overloaded",
+    "title": "Too much to do at the moment",
+    "status": 503,
+    "retry": "same-request",
+    "detail": "too many requests at once",
+}
+TOO_LATE = {
+    "code": "malformed",
+    "title": "This is no request that can be read",
+    "status": 408,
+    "retry": "never",
+    "detail": "the body did not come in time",
+}
+
 log = logging.getLogger(__name__)
 
 type Headers = list[tuple[bytes, bytes]]
@@ -42,7 +59,7 @@ type Headers = list[tuple[bytes, bytes]]
 
 @dataclass(slots=True)
 class Answer:
-    """What the application answered. parts: the whole body, or an iterator of a stream."""
+    """What the application answered: all of it in `body`, or a stream's beginning, and `parts`."""
 
     status: int
     headers: Headers
@@ -76,14 +93,14 @@ class Bridge:
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         if self._waiting >= self._waiting_max:
-            await _send_problem(send, 503, "overloaded", "too many requests at once", retry=1)
+            await _send_problem(scope, send, TOO_MANY)
             return
         try:
             body = await _read_body(scope, receive)
         except Gone:
             return
         except TooSlow:
-            await _send_problem(send, 408, "malformed", "the body did not come in time")
+            await _send_problem(scope, send, TOO_LATE)
             return
         self._waiting += 1
         try:
@@ -101,21 +118,23 @@ class Bridge:
     def _answer(self, environ: dict[str, Any]) -> Answer:
         """In a thread: everything that the application does, but for a stream's parts."""
         started: list[tuple[int, Headers]] = []
+        written: list[bytes] = []  # PEP 3333's older way: it comes before what is returned
 
         def start_response(
             status: str, headers: list[tuple[str, str]], _error: Any = None, /
         ) -> Callable[[bytes], object]:
             told = [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in headers]
             started[:] = [(int(status.split(" ", 1)[0]), told)]
-            return _no_writing
+            return written.append
 
         parts = self._application(environ, start_response)
         status, headers = started[0]
         if getattr(parts, "streaming", False) and not _is_short(headers):
-            return Answer(status, headers, parts=parts)
+            return Answer(status, headers, body=b"".join(written), parts=parts)
         answer = Answer(status, headers, parts=parts)
         try:
-            answer.body = b"".join(parts)
+            returned = b"".join(parts)
+            answer.body = b"".join((*written, returned))
         finally:
             answer.close()
         answer.parts = None
@@ -148,6 +167,8 @@ class Bridge:
         made = loop.run_in_executor(self._streams, make)
         try:
             await _send(send, {"type": "http.response.start", **_start(answer)})
+            if answer.body:
+                await _send_part(send, answer.body, more=True)
             while (part := await ready.get()) is not None:
                 await _send_part(send, part, more=True)
             # A thread that failed must not look like the end: the connection is cut instead.
@@ -177,10 +198,6 @@ def _is_short(headers: Headers) -> bool:
     """A file of the console's own: read at once, so that it never waits behind an export."""
     length = dict(headers).get(b"content-length", b"")
     return length.isdigit() and int(length) <= SHORT_FILE_BYTES
-
-
-def _no_writing(_data: bytes) -> None:
-    raise NotImplementedError("WSGI's write() is not supported: return the body")
 
 
 async def _read_body(scope: HTTPScope, receive: ASGIReceiveCallable) -> bytes:
@@ -264,19 +281,17 @@ async def _send(send: ASGISendCallable, event: Any) -> None:
 
 
 async def _send_problem(
-    send: ASGISendCallable, status: int, code: str, detail: str, *, retry: int | None = None
+    scope: HTTPScope, send: ASGISendCallable, refusal: Mapping[str, Any]
 ) -> None:
-    """A refusal before anything of Django has seen the request."""
-    problem = {
-        "type": f"/problems/{code}",
-        "code": code,
-        "title": detail,
-        "status": status,
-        "retry": "never" if retry is None else "same-request",
-        "detail": detail,
-    }
-    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
-    if retry is not None:
-        headers.append((b"retry-after", str(retry).encode()))
+    request_id = uuid.uuid4().hex
+    problem = {"type": f"/problems/{refusal['code']}", **refusal}
+    problem |= {"instance": scope["path"], "request_id": request_id}
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"x-request-id", request_id.encode()),
+        (b"connection", b"close"),
+    ]
+    if refusal["status"] == 503:
+        headers.append((b"retry-after", b"1"))
     with suppress(Gone):
-        await _send_whole(send, Answer(status, headers, json.dumps(problem).encode()))
+        await _send_whole(send, Answer(refusal["status"], headers, json.dumps(problem).encode()))

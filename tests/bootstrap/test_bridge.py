@@ -102,7 +102,10 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch):
         wire.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n1")
         answer = http.client.HTTPResponse(wire)
         answer.begin()
-        assert (answer.status, json.loads(answer.read())["code"]) == (408, "malformed")
+        problem = json.loads(answer.read())
+        assert (answer.status, problem["code"]) == (408, "malformed")
+        assert (problem["instance"], problem["retry"]) == ("/", "never")
+        assert problem["request_id"] == answer.headers["X-Request-Id"]
 
 
 def test_of_a_body_that_is_too_large_only_the_beginning_is_read():
@@ -199,6 +202,16 @@ def test_a_reader_that_goes_away_ends_what_is_made_for_it():
             assert wire.recv(100)
         assert stream.closed.wait(20)
     assert len(made) < 100_000
+
+
+@pytest.mark.parametrize("returned", [[b"two"], Stream([b"two"])])
+def test_what_is_written_the_older_way_comes_first(returned):
+    def application(environ, start_response):
+        start_response("200 OK", [])(b"one")
+        return returned
+
+    with serving(application) as port:
+        assert asked(port)[1] == b"onetwo"
 
 
 def test_a_stream_that_fails_in_the_middle_does_not_look_whole():
