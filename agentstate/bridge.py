@@ -25,6 +25,7 @@ from wsgiref.types import WSGIApplication
 
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 
+from agentstate.store.errors import Overloaded
 from agentstate.store.payloads import BODY_BYTES_MAX
 
 # A body comes in pieces; none is waited for longer, nor all of them together.
@@ -38,15 +39,15 @@ WAITING_MAX = 500
 
 # Refusals before anything of Django has seen the request, in the shape of api/problems.py.
 TOO_MANY = {
-    "code": "overloaded",
-    "title": "Too much to do at the moment",
+    "code": Overloaded.code,
+    "title": Overloaded.title,
     "status": 503,
     "retry": "same-request",
     "detail": "too many requests at once",
 }
 TOO_LATE = {
     "code": "malformed",
-    "title": "This is no request that can be read",
+    "title": "The request never came to its end",
     "status": 408,
     "retry": "never",
     "detail": "the body did not come in time",

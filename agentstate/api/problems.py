@@ -56,6 +56,7 @@ STATUS: dict[type[Refusal], int] = {
     errors.RunHot: 429,
     errors.OutcomeUnknown: 503,
     errors.Unavailable: 503,
+    errors.Overloaded: 503,
 }
 
 

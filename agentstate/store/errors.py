@@ -247,6 +247,17 @@ class Unavailable(Refusal):
     code, title, retry, recorded = "unavailable", "Not available now", Retry.SAME_REQUEST, False
 
 
+class Overloaded(Refusal):
+    """More requests wait than can be answered in time; this one was not begun."""
+
+    code, title, retry, recorded = (
+        "overloaded",
+        "Too many requests at once",
+        Retry.SAME_REQUEST,
+        False,
+    )
+
+
 class OutcomeUnknown(Refusal):
     """The connection died during COMMIT and the database cannot tell yet how it ended.
 
