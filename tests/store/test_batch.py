@@ -2,7 +2,8 @@
 
 import pytest
 
-from agentstate.store import audit
+from agentstate.store import Ask, audit, execute_all
+from agentstate.store.callers import PLAIN
 from agentstate.store.commands import (
     Append,
     Batch,
@@ -11,11 +12,12 @@ from agentstate.store.commands import (
     CreateRun,
     NewBudget,
     Patch,
+    Reserve,
     Spend,
     Transition,
 )
 from agentstate.store.errors import BatchRefused, Invalid
-from tests.store.asking import at_once, event, results, rows
+from tests.store.asking import FLEET, at_once, event, results, rows
 
 
 def batch(store, *operations, key=None):
@@ -91,3 +93,21 @@ def test_a_batch_has_1_to_100_operations():
     for operations in ((), (Check(run="a"),) * 101):
         with pytest.raises(Invalid):
             Batch(operations=operations)
+
+
+def test_what_a_refused_batch_decided_is_known_to_no_later_command_of_its_transaction(store):
+    """In one transaction with a repetition that stands alone: that one is written."""
+    store.create("a", budgets=(NewBudget(name="b", cap=10),))
+    wanted = Append(run="a", events=(event(id="e1"),))
+    charge = Spend(run="a", charge=Charge(budget="b", amount=4, id="c1"))
+    hold = Reserve(run="a", budget="b", amount=3, id="h1")
+    refused_batch = Batch(operations=(wanted, charge, hold, Check(run="a", if_match=99)))
+    asks = [Ask(command=c, by=FLEET, under=PLAIN) for c in (refused_batch, wanted, charge, hold)]
+
+    refused, appended, spent, reserved = execute_all(asks)
+
+    assert isinstance(refused, BatchRefused)
+    assert [one.replayed for one in (appended, spent, reserved)] == [False, False, False]
+    assert [e.event_id for e in store.events("a")][-1] == "e1"
+    assert rows("SELECT spent, reserved FROM agentstate_budget") == [(4, 3)]
+    assert audit.verify() == []

@@ -89,7 +89,18 @@ class Writes:
 class Draft:
     """The state as this command sees it: the locked rows below, its own decisions on top."""
 
-    __slots__ = ("_below", "budgets", "facts", "leases", "runs", "splits", "terms", "writes")
+    __slots__ = (
+        "_below",
+        "budgets",
+        "charges",
+        "events",
+        "facts",
+        "leases",
+        "runs",
+        "splits",
+        "terms",
+        "writes",
+    )
 
     def __init__(self, facts: Facts, *, below: Draft | None = None) -> None:
         self.facts = facts
@@ -99,27 +110,26 @@ class Draft:
         self.budgets: dict[UUID, BudgetRow] = {}
         self.splits: dict[UUID, Split] = {}
         self.terms: dict[int, TermRow] = {}
+        self.events: dict[tuple[UUID, str], EventRow] = {}
+        self.charges: dict[tuple[UUID, UUID | None, str], EntryRow] = {}
         self.writes = Writes()
 
     def fork(self) -> Draft:
         return Draft(self.facts, below=self)
 
     def adopt(self, fork: Draft) -> None:
-        """Make what `fork` decided true for whoever comes next."""
+        """Make what `fork` decided true for whoever comes next.
+
+        Here alone and not in the facts: of a batch that is refused in the end, nothing stays.
+        """
         self.runs.update(fork.runs)
         self.leases.update(fork.leases)
         self.budgets.update(fork.budgets)
         self.splits.update(fork.splits)
         self.terms.update(fork.terms)
-        self.facts.holds.update(fork.writes.holds)
+        self.events.update(fork.events)
+        self.charges.update(fork.charges)
         self.writes.absorb(fork.writes)
-        for event in fork.writes.events:
-            if event.event_id is not None:
-                self.facts.events[event.run_id, event.event_id] = event
-        for entry in fork.writes.entries:
-            if entry.entry_id is not None and entry.kind == "spend":
-                home = self.home(entry.budget_id)
-                self.facts.charges[home, entry.run_id, entry.entry_id] = entry
 
     @property
     def now(self) -> datetime:
@@ -157,14 +167,46 @@ class Draft:
             raise NotFound("no such budget")
         return found
 
+    def find_event(self, run_id: UUID, event_id: str) -> EventRow | None:
+        """The event of the run with this id, stored or decided before."""
+        found = self.events.get((run_id, event_id))
+        if found:
+            return found
+        below = self._below
+        return (
+            below.find_event(run_id, event_id)
+            if below
+            else self.facts.events.get((run_id, event_id))
+        )
+
+    def find_charge(self, budget_id: UUID, run_id: UUID | None, charge_id: str) -> EntryRow | None:
+        """The charge of the run with this id, in this budget or, of a split one, in any slot."""
+        key = (budget_id, run_id, charge_id)
+        found = self.charges.get(key)
+        if found:
+            return found
+        below = self._below
+        return below.find_charge(*key) if below else self.facts.charges.get(key)
+
+    def holds(self) -> dict[tuple[UUID, str], HoldRow]:
+        """Every hold that is known here, by its budget and id, as decided so far."""
+        below = self._below.holds() if self._below else self.facts.holds
+        return below | self.writes.holds if self.writes.holds else below
+
     def find_hold(self, budget_id: UUID, reservation_id: str) -> HoldRow | None:
-        key = (budget_id, reservation_id)
-        return self.writes.holds.get(key) or self.facts.holds.get(key)
+        found = self.writes.holds.get((budget_id, reservation_id))
+        if found:
+            return found
+        below = self._below
+        return (
+            below.find_hold(budget_id, reservation_id)
+            if below
+            else self.facts.holds.get((budget_id, reservation_id))
+        )
 
     def holds_of(self, run_id: UUID) -> list[HoldRow]:
         """The run's holds that are still held, oldest first."""
-        merged = self.facts.holds | self.writes.holds
-        found = [h for h in merged.values() if h.run_id == run_id and h.state == "held"]
+        found = [h for h in self.holds().values() if h.run_id == run_id and h.state == "held"]
         return sorted(found, key=lambda h: (h.budget_id, h.n))
 
     def find_budget_named(self, run: RunRow | None, name: str) -> BudgetRow | None:
@@ -299,6 +341,16 @@ class Draft:
         self.writes.holds[self.home(hold.budget_id), hold.reservation_id] = hold
         return hold
 
+    def put_event(self, event: EventRow) -> None:
+        self.writes.events.append(event)
+        if event.event_id is not None:
+            self.events[event.run_id, event.event_id] = event
+
+    def put_entry(self, entry: EntryRow) -> None:
+        self.writes.entries.append(entry)
+        if entry.entry_id is not None and entry.kind == "spend":
+            self.charges[self.home(entry.budget_id), entry.run_id, entry.entry_id] = entry
+
     def new_token(self) -> int:
         return self.facts.tokens.pop(0)
 
@@ -316,7 +368,7 @@ class Draft:
     ) -> RunRow:
         """Write one event of the store's own: number and version move by one."""
         run = replace(run, last_seq=run.last_seq + 1, version=run.version + 1, updated_at=self.now)
-        self.writes.events.append(
+        self.put_event(
             EventRow(
                 run_id=run.id,
                 seq=run.last_seq,

@@ -203,7 +203,7 @@ def _enter(
         request_id=on.request_id,
         at=on.draft.now,
     )
-    on.draft.writes.entries.append(entry)
+    on.draft.put_entry(entry)
     return entry
 
 
@@ -228,11 +228,7 @@ def _is_charged(
     """
     if charge_id is None:
         return False
-    key = (on.draft.home(level.id), run_id, charge_id)
-    return key in on.draft.facts.charges or any(
-        (e.budget_id, e.run_id, e.entry_id, e.kind) == (level.id, run_id, charge_id, "spend")
-        for e in on.draft.writes.entries
-    )
+    return on.draft.find_charge(on.draft.home(level.id), run_id, charge_id) is not None
 
 
 def _charged_before(
@@ -240,7 +236,7 @@ def _charged_before(
 ) -> Spent | None:
     if charge.id is None:
         return None
-    stored = on.draft.facts.charges.get((budget.id, run.id if run else None, charge.id))
+    stored = on.draft.find_charge(budget.id, run.id if run else None, charge.id)
     if stored is None:
         return None
     if run is not None and not runs.is_own(stored.actor, stored.token, run, token, on.by):
@@ -455,7 +451,7 @@ def drop_dead_holds(ask: DropDeadHolds, on: Deciding) -> Dropped:
     tokens = {row.id: row.token for row in on.draft.facts.holders}
     dead = [
         hold
-        for hold in on.draft.facts.holds.values()
+        for hold in on.draft.holds().values()
         if hold.dead(on.draft.now, tokens.get(hold.run_id) if hold.run_id else None)
         and on.draft.has_levels(hold)
     ]

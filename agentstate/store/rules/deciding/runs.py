@@ -1,6 +1,6 @@
 """Runs: create, append, patch, move."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -129,7 +129,7 @@ def _append_events(
     """Number the events after `run.last_seq`; `add` rides on the last one."""
     now, last = on.draft.now, run.last_seq + len(events)
     for seq, event in enumerate(events, run.last_seq + 1):
-        on.draft.writes.events.append(
+        on.draft.put_event(
             EventRow(
                 run_id=run.id,
                 seq=seq,
@@ -152,11 +152,7 @@ def _append_events(
 def append(ask: Append, on: Deciding) -> Appended:
     draft = on.draft
     run = draft.run(ask.run)
-    stored = {
-        e.id: draft.facts.events[run.id, e.id]
-        for e in ask.events
-        if e.id is not None and (run.id, e.id) in draft.facts.events
-    }
+    stored = _stored(ask.events, run, on)
     if stored and all(
         runs.is_own(e.actor, e.token, run, ask.fence, on.by) for e in stored.values()
     ):
@@ -198,6 +194,13 @@ def append(ask: Append, on: Deciding) -> Appended:
     )
 
 
+def _stored(events: Sequence[NewEvent], run: RunRow, on: Deciding) -> dict[str, EventRow]:
+    """Those of the events that are stored already, by their ids."""
+    ids = [event.id for event in events if event.id is not None]
+    found = ((event_id, on.draft.find_event(run.id, event_id)) for event_id in ids)
+    return {event_id: row for event_id, row in found if row is not None}
+
+
 def _appended_before(known: list[EventRow], run: RunRow) -> Appended:
     return Appended(
         first_seq=known[0].seq,
@@ -223,7 +226,7 @@ def _added(run: RunRow, add: Mapping[str, int]) -> dict[str, int]:
 def patch(ask: Patch, on: Deciding) -> Changed:
     draft = on.draft
     run = draft.run(ask.run)
-    before = draft.facts.events.get((run.id, CHANGE + ask.id)) if ask.id is not None else None
+    before = draft.find_event(run.id, CHANGE + ask.id) if ask.id is not None else None
     if before is not None and runs.is_own(before.actor, before.token, run, ask.fence, on.by):
         return Changed(
             run=run.key,
