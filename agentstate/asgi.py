@@ -8,6 +8,7 @@ times what the request does. `application` is for `./run`; a larger site runs ws
 import os
 
 from asgiref.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, Scope
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
@@ -16,14 +17,15 @@ _streams = get_asgi_application()
 
 from agentstate.bridge import Bridge  # noqa: E402
 from agentstate.live.hub import hub  # noqa: E402
-from agentstate.live.sending import cutting_off  # noqa: E402
+from agentstate.sending import cutting_off  # noqa: E402
 from agentstate.wsgi import application as pages  # noqa: E402
 
 streams = cutting_off(_streams)  # type: ignore[arg-type]
 
-WSGI_THREADS = 8  # each keeps a connection of its own to the database
+# Each keeps a connection of its own to the database. One is left for pages, whatever the API does.
+WSGI_THREADS = 10
 
-_pages = Bridge(pages, threads=WSGI_THREADS)
+_pages = Bridge(pages, threads=WSGI_THREADS, places=settings.REQUESTS_MAX)
 
 
 async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -5,7 +5,8 @@ time, and what it answers is sent by the event loop. So a client that sends byte
 not read, or that goes away holds no thread and no database connection. An answer that is made
 while it is sent (an export, a file) has threads of its own, and ends when nobody takes it.
 
-In place of a library that gives the thread the socket: docs/decisions/0014-bridge.md.
+How many are in work, and who is turned away first, is decided in admission.py. In place of a
+library that gives the thread the socket: docs/decisions/0014-bridge.md.
 """
 
 from __future__ import annotations
@@ -13,47 +14,40 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import logging
 import sys
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from wsgiref.types import WSGIApplication
 
-from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from asgiref.typing import (
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    HTTPResponseStartEvent,
+    HTTPScope,
+)
+from django.db import connections
+from django.utils.encoding import escape_uri_path
 
-from agentstate.store.errors import Overloaded
+from agentstate import admission
+from agentstate.admission import Full, Gate, Kind, Room, kind_of
+from agentstate.request_ids import request_id_of
+from agentstate.sending import Gone, send_in_time
+from agentstate.store.errors import Overloaded, Unavailable
 from agentstate.store.payloads import BODY_BYTES_MAX
 
 # A body comes in pieces; none is waited for longer, nor all of them together.
 PIECE_SECONDS, BODY_SECONDS = 10.0, 60.0
-# The server lets us go on once the client has read all but some tens of kB.
-SEND_SECONDS = 20.0
+# All bodies that this process holds, those that still come and those that wait for a thread.
+BODIES_BYTES_MAX = 256 * 1024 * 1024
 STREAM_THREADS = 4
 SHORT_FILE_BYTES = 1024 * 1024
-# Requests that are read and wait for a thread. More wait in vain: their callers have given up.
-WAITING_MAX = 500
-
-# Refusals before anything of Django has seen the request, in the shape of api/problems.py.
-TOO_MANY = {
-    "code": Overloaded.code,
-    "title": Overloaded.title,
-    "status": 503,
-    "retry": "same-request",
-    "detail": "too many requests at once",
-}
-TOO_LATE = {
-    "code": "malformed",
-    "title": "The request never came to its end",
-    "status": 408,
-    "retry": "never",
-    "detail": "the body did not come in time",
-}
-
-log = logging.getLogger(__name__)
+# What is made while it is sent gives its connection back when the client keeps it waiting so long.
+PATIENCE_SECONDS = 0.5
+DEADLINE_DIGITS = 8
 
 type Headers = list[tuple[bytes, bytes]]
 
@@ -73,48 +67,84 @@ class Answer:
             close()
 
 
-class Gone(Exception):
-    """The client is no longer there, or does not take what it asked for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """What api/problems.py would tell, before anything of Django has seen the request.
+
+    is_read: its body was; else the connection ends with the answer.
+    """
+
+    status: int
+    code: str
+    title: str
+    retry: str
+    detail: str
+    retry_after_seconds: int | None = None
+    is_read: bool = False
 
 
-class TooSlow(Exception):
-    """The body did not come in time."""
+class TurnedAway(Exception):
+    """A request that gets no further than here."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.detail)
+        self.refused = refused
 
 
 class Bridge:
     """An ASGI application (HTTP alone) around a WSGI one."""
 
-    def __init__(self, application: WSGIApplication, *, threads: int) -> None:
+    def __init__(self, application: WSGIApplication, *, threads: int, places: int) -> None:
         self._application = application
+        self.gate = Gate(Room(places=places, threads=threads))
+        self.held_bytes = 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pages")
         self._streams = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="exports")
-        self._waiting, self._waiting_max = 0, threads + WAITING_MAX
 
     async def __call__(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        if self._waiting >= self._waiting_max:
-            await _send_problem(scope, send, TOO_MANY)
-            return
+        came_at = time.monotonic()
+        body = _Body(self)
         try:
-            body = await _read_body(scope, receive)
+            self.gate.check(kind_of(scope["method"], scope["path"]))
+            await body.read(scope, receive)
+            answer = await self._work(scope, body, came_at)
         except Gone:
             return
-        except TooSlow:
-            await _send_problem(scope, send, TOO_LATE)
+        except Full as full:
+            await _send_problem(scope, send, _too_many(full, body), came_at)
             return
-        self._waiting += 1
-        try:
-            answer = await asyncio.get_running_loop().run_in_executor(
-                self._pool, self._answer, make_environ(scope, body)
-            )
+        except TurnedAway as away:
+            await _send_problem(scope, send, away.refused, came_at)
+            return
         finally:
-            self._waiting -= 1
+            body.forget()
         if answer.parts is None:
             with suppress(Gone):
                 await _send_whole(send, answer)
         else:
             await self._stream(receive, send, answer)
+
+    async def _work(self, scope: HTTPScope, body: _Body, came_at: float) -> Answer:
+        """In a thread, once there is one for it. Raises Full, TurnedAway."""
+        text = body.text()
+        kind = kind_of(scope["method"], scope["path"], text)
+        deadline_at = _deadline(scope, came_at)
+        read_at = time.monotonic()
+        wait_seconds = min(admission.WAIT_SECONDS, deadline_at - read_at)
+        try:
+            async with self.gate.turn(kind, wait_seconds=wait_seconds):
+                environ = make_environ(scope, text)
+                environ["agentstate.came_at"] = came_at
+                environ["agentstate.queue_seconds"] = time.monotonic() - read_at
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._pool, self._answer, environ
+                )
+        except Full as full:
+            if full.waited and wait_seconds < admission.WAIT_SECONDS:
+                raise TurnedAway(LATE) from None
+            raise
 
     def _answer(self, environ: dict[str, Any]) -> Answer:
         """In a thread: everything that the application does, but for a stream's parts."""
@@ -159,15 +189,15 @@ class Bridge:
         def make() -> None:
             try:
                 for part in _parts(answer):
-                    if not asyncio.run_coroutine_threadsafe(hand_over(part), loop).result():
+                    if not _patiently(asyncio.run_coroutine_threadsafe(hand_over(part), loop)):
                         return
             finally:
                 answer.close()
-                asyncio.run_coroutine_threadsafe(hand_over(None), loop).result()
+                _patiently(asyncio.run_coroutine_threadsafe(hand_over(None), loop))
 
         made = loop.run_in_executor(self._streams, make)
         try:
-            await _send(send, {"type": "http.response.start", **_start(answer)})
+            await send_in_time(send, _start(answer))
             if answer.body:
                 await _send_part(send, answer.body, more=True)
             while (part := await ready.get()) is not None:
@@ -176,7 +206,7 @@ class Bridge:
             await made
             await _send_part(send, b"", more=False)
         except Gone:
-            log.info("cut off: a client that did not read for %g s", SEND_SECONDS)
+            pass
         finally:
             over.set()
             gone.cancel()
@@ -201,29 +231,67 @@ def _is_short(headers: Headers) -> bool:
     return length.isdigit() and int(length) <= SHORT_FILE_BYTES
 
 
-async def _read_body(scope: HTTPScope, receive: ASGIReceiveCallable) -> bytes:
-    """The body; of one that is too large the beginning, one byte more than is allowed: whoever
-    reads it sees that it is, and the rest is not read. Raises Gone, TooSlow.
-    """
-    declared = dict(scope["headers"]).get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
-        return b""
-    pieces: list[bytes] = []
-    size = 0
+def _patiently(handed: Future[bool]) -> bool:
+    """What handing over came to. No connection to the database is held while the client lets one
+    wait; whoever makes the parts opens one again (an export has no transaction open)."""
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while size <= BODY_BYTES_MAX:
-                async with asyncio.timeout(PIECE_SECONDS):
-                    event = await receive()
-                if event["type"] != "http.request":
-                    raise Gone
-                pieces.append(event.get("body", b""))
-                size += len(pieces[-1])
-                if not event.get("more_body", False):
-                    break
+        return handed.result(PATIENCE_SECONDS)
     except TimeoutError:
-        raise TooSlow from None
-    return b"".join(pieces)[: BODY_BYTES_MAX + 1]
+        connections.close_all()
+        return handed.result()
+
+
+class _Body:
+    """A request's body as it comes, counted among all that its process holds."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._pieces: list[bytes] = []
+        self.size = 0
+        self.is_whole = False
+
+    async def read(self, scope: HTTPScope, receive: ASGIReceiveCallable) -> None:
+        """Of one that is too large the beginning, one byte more than is allowed: whoever reads it
+        sees that it is, and the rest is not read. Raises Gone, TurnedAway.
+        """
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+            return
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while self.size <= BODY_BYTES_MAX and not self.is_whole:
+                    async with asyncio.timeout(PIECE_SECONDS):
+                        event = await receive()
+                    if event["type"] != "http.request":
+                        raise Gone
+                    self._take(event.get("body", b""))
+                    self.is_whole = not event.get("more_body", False)
+        except TimeoutError:
+            raise TurnedAway(TOO_LATE) from None
+
+    def _take(self, piece: bytes) -> None:
+        if self._bridge.held_bytes + len(piece) > BODIES_BYTES_MAX:
+            raise TurnedAway(TOO_MUCH)
+        self._pieces.append(piece)
+        self.size += len(piece)
+        self._bridge.held_bytes += len(piece)
+
+    def text(self) -> bytes:
+        self._pieces = [b"".join(self._pieces)[: BODY_BYTES_MAX + 1]]
+        return self._pieces[0]
+
+    def forget(self) -> None:
+        self._pieces.clear()
+        self._bridge.held_bytes -= self.size
+        self.size = 0
+
+
+def _deadline(scope: HTTPScope, came_at: float) -> float:
+    """When `Agentstate-Deadline` is over, by time.monotonic(); what is none is refused later."""
+    sent = dict(scope["headers"]).get(b"agentstate-deadline", b"").strip()
+    if not sent.isdigit() or len(sent) > DEADLINE_DIGITS:
+        return float("inf")
+    return came_at + int(sent) / 1_000
 
 
 def make_environ(scope: HTTPScope, body: bytes) -> dict[str, Any]:
@@ -259,40 +327,100 @@ def make_environ(scope: HTTPScope, body: bytes) -> dict[str, Any]:
     return environ
 
 
-def _start(answer: Answer) -> dict[str, Any]:
-    return {"status": answer.status, "headers": answer.headers, "trailers": False}
+def _start(answer: Answer) -> HTTPResponseStartEvent:
+    return {
+        "type": "http.response.start",
+        "status": answer.status,
+        "headers": answer.headers,
+        "trailers": False,
+    }
 
 
 async def _send_whole(send: ASGISendCallable, answer: Answer) -> None:
-    await _send(send, {"type": "http.response.start", **_start(answer)})
+    await send_in_time(send, _start(answer))
     await _send_part(send, answer.body, more=False)
 
 
 async def _send_part(send: ASGISendCallable, part: bytes, *, more: bool) -> None:
-    await _send(send, {"type": "http.response.body", "body": part, "more_body": more})
+    await send_in_time(send, {"type": "http.response.body", "body": part, "more_body": more})
 
 
-async def _send(send: ASGISendCallable, event: Any) -> None:
-    """Raises Gone when the client does not take it in time."""
-    try:
-        async with asyncio.timeout(SEND_SECONDS):
-            await send(event)
-    except TimeoutError:
-        raise Gone from None
+# --- turned away ---------------------------------------------------------------------------------
+
+TOO_LATE = Refused(
+    status=408,
+    code="malformed",
+    title="The request never came to its end",
+    retry="never",
+    detail="the body did not come in time",
+)
+TOO_MUCH = Refused(
+    status=503,
+    code=Overloaded.code,
+    title=Overloaded.title,
+    retry=str(Overloaded.retry),
+    detail="too much is being sent at once",
+    retry_after_seconds=admission.RETRY_AFTER[Kind.WRITES],
+)
+LATE = Refused(
+    status=503,
+    code=Unavailable.code,
+    title=Unavailable.title,
+    retry=str(Unavailable.retry),
+    detail="it could not begin in the time that it was given",
+    retry_after_seconds=1,
+    is_read=True,
+)
+
+
+def _too_many(full: Full, body: _Body) -> Refused:
+    return Refused(
+        status=503,
+        code=Overloaded.code,
+        title=Overloaded.title,
+        retry=str(Overloaded.retry),
+        detail=str(full),
+        retry_after_seconds=admission.RETRY_AFTER[full.kind],
+        is_read=body.is_whole,
+    )
+
+
+def problem_answer(refused: Refused, *, instance: str, request_id: str) -> Answer:
+    """The refusal as problem+json, as api/problems.py has it."""
+    problem = {
+        "type": f"/problems/{refused.code}",
+        "code": refused.code,
+        "title": refused.title,
+        "status": refused.status,
+        "retry": refused.retry,
+        "detail": refused.detail,
+        "instance": instance,
+        "request_id": request_id,
+    }
+    text = json.dumps(problem).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(text)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-request-id", request_id.encode()),
+    ]
+    if refused.retry_after_seconds is not None:
+        headers.append((b"retry-after", str(refused.retry_after_seconds).encode()))
+    if not refused.is_read:
+        headers.append((b"connection", b"close"))
+    return Answer(refused.status, headers, text)
 
 
 async def _send_problem(
-    scope: HTTPScope, send: ASGISendCallable, refusal: Mapping[str, Any]
+    scope: HTTPScope, send: ASGISendCallable, refused: Refused, came_at: float
 ) -> None:
-    request_id = uuid.uuid4().hex
-    problem = {"type": f"/problems/{refusal['code']}", **refusal}
-    problem |= {"instance": scope["path"], "request_id": request_id}
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"x-request-id", request_id.encode()),
-        (b"connection", b"close"),
-    ]
-    if refusal["status"] == 503:
-        headers.append((b"retry-after", b"1"))
+    sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    answer = problem_answer(
+        refused, instance=escape_uri_path(scope["path"]), request_id=request_id_of(sent)
+    )
+    waited_ms = (time.monotonic() - came_at) * 1_000
+    timing = f"total;dur={waited_ms:.2f}, queue;dur={waited_ms:.2f}"
+    answer.headers.append((b"server-timing", timing.encode()))
     with suppress(Gone):
-        await _send_whole(send, Answer(refusal["status"], headers, json.dumps(problem).encode()))
+        await _send_whole(send, answer)

@@ -5,9 +5,8 @@ microseconds. So the addresses in SHORT pass only RequestMark, and all others pa
 settings.CONSOLE_MIDDLEWARE as well. Works the same in WSGI and, for the streams, in ASGI.
 """
 
-import re
-import uuid
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -17,8 +16,11 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
+from agentstate.request_ids import request_id_of
+from agentstate.store import spent
+from agentstate.store.spent import Spent
+
 SHORT = ("/api/", "/health/", "/problems/", "/live/v1/", "/metrics")
-REQUEST_ID = re.compile(r"[!-~]{1,200}")
 SHORT_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -37,7 +39,8 @@ def is_short(request: HttpRequest) -> bool:
 
 class RequestMark:
     """Give each request an id (`request.request_id`, its own X-Request-Id if that is printable),
-    send it back, and set the plain headers of safety on answers of the short stack."""
+    send it back with where the time went (`Server-Timing`), and set the plain headers of safety on
+    answers of the short stack."""
 
     sync_capable = async_capable = True
 
@@ -50,19 +53,25 @@ class RequestMark:
             self.answer = self.answer_sync
 
     def __call__(self, request: HttpRequest) -> Response:
-        given = request.META.get("HTTP_X_REQUEST_ID", "")
-        request.request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex  # type: ignore[attr-defined]
+        request.request_id = request_id_of(request.META.get("HTTP_X_REQUEST_ID", ""))  # type: ignore[attr-defined]
         answer: Response = self.answer(request)
         return answer
 
     def answer_sync(self, request: HttpRequest) -> HttpResponseBase:
-        return self.mark(request, self.get_response(request))
+        began = perf_counter()
+        record = spent.begin(queue_seconds=request.META.get("agentstate.queue_seconds", 0.0))
+        return self.mark(request, self.get_response(request), record, began)
 
     async def answer_async(self, request: HttpRequest) -> HttpResponseBase:
-        return self.mark(request, await self.get_response(request))
+        began, record = perf_counter(), spent.begin()
+        return self.mark(request, await self.get_response(request), record, began)
 
-    def mark(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    def mark(
+        self, request: HttpRequest, response: HttpResponseBase, record: Spent, began: float
+    ) -> HttpResponseBase:
         response.headers["X-Request-Id"] = request.request_id  # type: ignore[attr-defined]
+        waited = request.META.get("agentstate.queue_seconds", 0.0)
+        response.headers["Server-Timing"] = record.told(perf_counter() - began + waited)
         if is_short(request):
             for name, value in SHORT_HEADERS.items():
                 response.headers.setdefault(name, value)

@@ -204,6 +204,10 @@ RUN_WRITES_PER_SECOND = env.integer(
     "AGENTSTATE_RUN_WRITES_PER_SECOND", default=2_000, at_least=0, at_most=100_000
 )
 
+# Of one web process, waiting or in a thread; lists get half of them, renewals all. Higher: callers
+# wait longer when it is too much. Lower: they are sent away (503 overloaded) sooner.
+REQUESTS_MAX = env.integer("AGENTSTATE_REQUESTS_MAX", default=256, at_least=20, at_most=10_000)
+
 LOG_LEVEL = env.choice(
     "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")
 )

@@ -1,5 +1,5 @@
 """The outermost layer of every address of the API: whatever happens behind it, the caller gets an
-answer of the contract, with how long it took, and never a traceback or a page of HTML.
+answer of the contract, and never a traceback or a page of HTML.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from http import HTTPStatus
 from itertools import pairwise
-from time import perf_counter
 from typing import Any
 
 import ninja.errors
@@ -76,11 +75,10 @@ def guard(patterns: Iterable[URLPattern | URLResolver]) -> list[URLPattern | URL
 
 
 def guarded_view(view: View) -> View:
-    """The view, with HEAD, timing, 404, 405 and faults of ours taken care of."""
+    """The view, with HEAD, 404, 405 and faults of ours taken care of."""
 
     @wraps(view)
     def answer(request: HttpRequest, **parts: Any) -> HttpResponseBase:
-        started = perf_counter()
         asked = request.method
         if asked == "HEAD":
             request.method = "GET"
@@ -88,8 +86,6 @@ def guarded_view(view: View) -> View:
         if asked == "HEAD":
             _drop_content(response)
         response.headers.setdefault("Cache-Control", "no-store")
-        spent_ms = (perf_counter() - started) * 1000
-        response.headers["Server-Timing"] = f"total;dur={spent_ms:.2f}"
         return response
 
     return answer

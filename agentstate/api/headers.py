@@ -63,10 +63,16 @@ def circumstances(request: WorkerRequest, *, repeatable: bool = False) -> Circum
 
 
 def _begin_by(request: WorkerRequest) -> float | None:
-    """The time of `Agentstate-Deadline`, on this process's clock. Raises Invalid."""
+    """The time of `Agentstate-Deadline`, on this process's clock. Raises Invalid.
+
+    It runs from when the request's head had come: the body and the queue for a thread count.
+    """
     rule = f"milliseconds, a whole number from 1 to {DEADLINE_MS_MAX}"
     left_ms = _whole(request, "Agentstate-Deadline", lambda n: 1 <= n <= DEADLINE_MS_MAX, rule)
-    return None if left_ms is None else time.monotonic() + left_ms / 1_000
+    if left_ms is None:
+        return None
+    came_at: float = request.META.get("agentstate.came_at") or time.monotonic()
+    return came_at + left_ms / 1_000
 
 
 def _attempts(request: WorkerRequest, name: str) -> int | None:

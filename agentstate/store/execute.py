@@ -24,7 +24,7 @@ from django.conf import settings
 from django.db import Error as DatabaseFailure
 from django.db import connection, transaction
 
-from agentstate.store import answers, feed, listeners, minutes, partitions, splits
+from agentstate.store import answers, feed, listeners, minutes, partitions, spent, splits
 from agentstate.store import rowsql as sql
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
@@ -40,10 +40,12 @@ from agentstate.store.commands import (
     DrainWorker,
     DropDeadHolds,
     NoteLapsed,
+    OpenEffect,
     PutTelemetry,
     Result,
     SetCheckpoint,
 )
+from agentstate.store.effects import SIGN_BEGUN
 from agentstate.store.errors import (
     CONFLICTS,
     IdempotencyInFlight,
@@ -59,6 +61,7 @@ from agentstate.store.errors import (
 from agentstate.store.hot import HOT
 from agentstate.store.ids import uuid7
 from agentstate.store.lanes import Lane
+from agentstate.store.payloads import RawJSON
 from agentstate.store.plan import Plan, plan
 from agentstate.store.rows import BudgetRow, EventRow, run_key_of, unit_of
 from agentstate.store.rules.decide import decide
@@ -183,6 +186,8 @@ def _try(
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
                 batch.run(cursor)
+                decided_at = time.perf_counter()
+            spent.note_commit(time.perf_counter() - decided_at)
             batch.count(int((time.monotonic() - began) * 1_000))
             listeners.tell(batch.written)
             return batch.outcomes()
@@ -653,6 +658,8 @@ class _Batch:
         if tokens_seen:
             terms = _rows(cursor, sql.TERMS, [sorted(tokens_seen)], sql.read_term)
             facts.terms = {term.token: term for term in terms}
+        if any(part.tells_effects for part in parts):
+            facts.open_effects = _open_effects(cursor, [run.id for run in runs])
         names = {name for part in parts for name in part.workers}
         if any(part.drains_of_holders for part in parts):
             owners = {lease.owner for lease in leases if lease.owner}
@@ -759,6 +766,8 @@ class _Batch:
         _put(cursor, sql.INSERT_RUNS, new_runs)
         _put(cursor, sql.UPDATE_RUNS, old_runs)
         _put(cursor, sql.INSERT_EVENTS, writes.events)
+        _put(cursor, sql.BEGIN_EFFECTS, writes.begun)
+        _put(cursor, sql.END_EFFECTS, writes.ended)
         kept = [lease for unit, lease in writes.leases.items() if draft.leases.get(unit)]
         _put(cursor, sql.SAVE_LEASES, kept)
         if writes.dropped_leases:
@@ -834,6 +843,32 @@ class _Batch:
                 "request_id": item.ask.under.request_id,
                 "at": now,
             }
+
+
+def _open_effects(
+    cursor: Any, run_ids: Sequence[UUID]
+) -> dict[UUID, tuple[tuple[OpenEffect, ...], int]]:
+    """(the first open ones, how many) of each of the runs that has any."""
+    cursor.execute(sql.COUNT_OPEN_EFFECTS, [list(run_ids)])
+    counts = dict(cursor.fetchall())
+    if not counts:
+        return {}
+    cursor.execute(sql.OPEN_EFFECTS, [list(counts)])
+    found: dict[UUID, list[OpenEffect]] = {run_id: [] for run_id in counts}
+    for run_id, event_id, seq, event_type, token, actor, at, size, data in cursor.fetchall():
+        found[run_id].append(
+            OpenEffect(
+                key=event_id[len(SIGN_BEGUN) :],
+                seq=seq,
+                type=event_type,
+                data=RawJSON(data) if data not in (None, "null") else None,
+                data_bytes=size,
+                token=token,
+                actor=actor,
+                at=at,
+            )
+        )
+    return {run_id: (tuple(found[run_id]), count) for run_id, count in counts.items()}
 
 
 def _wrote(fork: Draft) -> tuple[tuple[str, datetime, int], ...]:

@@ -16,9 +16,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
+from agentstate.store import spent
 from agentstate.store.asks import Ask, Outcome, weight
 from agentstate.store.errors import OutcomeUnknown, Unavailable
+from agentstate.store.spent import Spent
 
 BATCH_COMMANDS = 200
 BATCH_BYTES = 4 * 1024 * 1024
@@ -32,10 +35,12 @@ type DoAll = Callable[[Sequence[Ask]], list[Outcome] | None]
 class _Turn:
     """A command and the thread that waits for it."""
 
-    __slots__ = ("alone", "ask", "outcome", "ready", "taken")
+    __slots__ = ("alone", "ask", "came_at", "outcome", "ready", "spent", "taken")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
+        self.came_at = perf_counter()
+        self.spent: Spent | None = None  # of the batch that another thread did it in
         self.ready = threading.Event()
         self.outcome: Outcome | None = None
         self.taken = False
@@ -64,8 +69,11 @@ class Lane:
             else:
                 self._waiting.append(turn)
                 leads = False
-        if not leads and not turn.ready.wait(seconds):
-            return self._give_up(turn)
+        if not leads:
+            is_ready = turn.ready.wait(seconds)
+            _note_waiting(turn)
+            if not is_ready:
+                return self._give_up(turn)
         if turn.outcome is None and not turn.alone:
             self._lead(turn)
         return turn.outcome if turn.outcome is not None else self._alone(ask)
@@ -97,10 +105,16 @@ class Lane:
 
     def _do(self, batch: Sequence[_Turn]) -> None:
         outcomes: list[Outcome] | None = None
+        together, own = Spent(), spent.record()
         try:
-            outcomes = self._together([turn.ask for turn in batch])
+            with spent.kept(together):
+                outcomes = self._together([turn.ask for turn in batch])
         except Exception:
             log.exception("a batch of %s commands failed; each goes by itself", len(batch))
+        if own is not None:
+            own.add(together)
+        for turn in batch[1:]:
+            turn.spent = together
         for index, turn in enumerate(batch):
             if outcomes is None:
                 turn.alone = True
@@ -119,6 +133,11 @@ class Lane:
                 batch.append(turn)
         return batch
 
+    @property
+    def waiting(self) -> int:
+        """How many commands wait for their turn now."""
+        return len(self._waiting)
+
     def _hand_on(self) -> None:
         with self._lock:
             if self._waiting:
@@ -127,3 +146,13 @@ class Lane:
                 following.ready.set()
             else:
                 self._busy = False
+
+
+def _note_waiting(turn: _Turn) -> None:
+    """What a follower's time went to: the parts of the batch that it was in, and waiting for it."""
+    own = spent.record()
+    if own is None:
+        return
+    done = turn.spent or Spent()
+    own.add(done)
+    own.queue += max(0.0, perf_counter() - turn.came_at - done.working)

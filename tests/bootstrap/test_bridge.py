@@ -12,16 +12,16 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 import uvicorn
 
-from agentstate import bridge
+from agentstate import bridge, sending
 from agentstate.bridge import Bridge
 
 
 @contextmanager
-def serving(application, *, threads=2):
+def serving(application, *, threads=2, places=100):
     """A WSGI application behind the bridge, on a real socket; its port."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     config = uvicorn.Config(
-        Bridge(application, threads=threads), lifespan="off", log_level="critical"
+        Bridge(application, threads=threads, places=places), lifespan="off", log_level="critical"
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -137,7 +137,7 @@ def test_a_client_that_goes_away_before_its_body_is_there_asks_nothing():
 
 
 def test_a_reader_that_stalls_holds_no_thread_of_others_and_is_cut_off(monkeypatch):
-    monkeypatch.setattr(bridge, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(sending, "SEND_SECONDS", 0.5)
     streams = []
 
     def application(environ, start_response):
@@ -239,37 +239,3 @@ def test_whoever_pipelines_and_leaves_holds_nothing():
         for _ in range(5):
             answer, body = asked(port)
             assert (answer.status, len(body)) == (200, 3_000_000)
-
-
-def test_more_than_can_be_waited_for_are_told_to_come_again(monkeypatch):
-    monkeypatch.setattr(bridge, "WAITING_MAX", 1)
-    go = threading.Event()
-
-    def application(environ, start_response):
-        assert go.wait(20)
-        return echo(environ, start_response)
-
-    with serving(application, threads=1) as port, ExitStack() as stack:
-        for _ in range(2):
-            wire = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            wire.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        deadline = time.monotonic() + 20
-        answer, text = asked(port, path="/third") if _both_are_in(port, deadline) else (None, b"")
-        go.set()
-    assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-    assert json.loads(text)["retry"] == "same-request"
-
-
-def _both_are_in(port, deadline):
-    """Connections are taken in their order: once a third is refused, both were before it."""
-    while time.monotonic() < deadline:
-        wire = http.client.HTTPConnection("127.0.0.1", port, timeout=0.3)
-        try:
-            wire.request("GET", "/probe")
-            if wire.getresponse().status == 503:
-                return True
-        except TimeoutError:
-            pass
-        finally:
-            wire.close()
-    return False

@@ -132,8 +132,8 @@ def test_a_client_that_vanishes_leaves_nothing_behind(store, site):
 
 
 def test_a_client_that_does_not_read_is_cut_off(store, site, monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "agentstate.live.sending")
-    monkeypatch.setattr("agentstate.live.sending.SEND_SECONDS", 0.5)
+    caplog.set_level(logging.INFO, "agentstate.sending")
+    monkeypatch.setattr("agentstate.sending.SEND_SECONDS", 0.5)
     store.create("42")
     for _ in range(12):
         store.append("42", [event("big", "x" * 900_000)])
