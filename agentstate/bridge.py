@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +49,8 @@ SHORT_FILE_BYTES = 1024 * 1024
 # What is made while it is sent gives its connection back when the client keeps it waiting so long.
 PATIENCE_SECONDS = 0.5
 DEADLINE_DIGITS = 8
+
+log = logging.getLogger(__name__)
 
 type Headers = list[tuple[bytes, bytes]]
 
@@ -117,6 +120,10 @@ class Bridge:
             return
         except TurnedAway as away:
             await _send_problem(scope, send, away.refused, came_at)
+            return
+        except Exception:
+            log.exception("a request failed outside Django")
+            await _send_problem(scope, send, BROKEN, came_at)
             return
         finally:
             body.forget()
@@ -347,6 +354,14 @@ async def _send_part(send: ASGISendCallable, part: bytes, *, more: bool) -> None
 
 # --- turned away ---------------------------------------------------------------------------------
 
+# INTERNAL of api/problems.py, which needs Django to be there.
+BROKEN = Refused(
+    status=500,
+    code="internal",
+    title="A fault in agentstate",
+    retry="never",
+    detail="this is a fault of ours; it was logged",
+)
 TOO_LATE = Refused(
     status=408,
     code="malformed",

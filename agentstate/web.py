@@ -18,16 +18,26 @@ STREAMS_GRACE_SECONDS = 3
 SWITCH_SECONDS = 0.001
 
 
-def main(descriptor: int) -> None:
-    """Serve until SIGTERM."""
-    config = uvicorn.Config(
-        "agentstate.asgi:application",
+def make_config() -> uvicorn.Config:
+    """How this product is served, wherever it is."""
+    from agentstate.asgi import application
+    from agentstate.wire import Wire
+
+    return uvicorn.Config(
+        application,
+        http=Wire,
+        ws="none",  # an upgrade is not offered; the request is answered as it is
         lifespan="off",
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=STREAMS_GRACE_SECONDS,
         server_header=False,
     )
+
+
+def main(descriptor: int) -> None:
+    """Serve until SIGTERM."""
+    config = make_config()
     sys.setswitchinterval(SWITCH_SECONDS)
     # Readers of the feed hear of what this process writes at once, not at Celery's next second.
     MOVER.start()

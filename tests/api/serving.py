@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 from django.db import connection
 
-from agentstate.asgi import application
+from agentstate.web import make_config
 
 
 @contextmanager
@@ -20,8 +20,7 @@ def serving() -> Iterator[str]:
     # could not be emptied or dropped otherwise.
     kept, connection.settings_dict["CONN_MAX_AGE"] = connection.settings_dict["CONN_MAX_AGE"], 0
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    config = uvicorn.Config(application, lifespan="off", log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(make_config())
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -7,65 +7,12 @@ import json
 import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 
 import pytest
-import uvicorn
 
 from agentstate import bridge, sending
-from agentstate.bridge import Bridge
-
-
-@contextmanager
-def serving(application, *, threads=2, places=100):
-    """A WSGI application behind the bridge, on a real socket; its port."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    config = uvicorn.Config(
-        Bridge(application, threads=threads, places=places), lifespan="off", log_level="critical"
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(20)
-
-
-def echo(environ, start_response):
-    body = environ["wsgi.input"].read()
-    told = {
-        "body": body.decode(),
-        "query": environ["QUERY_STRING"],
-        "path": environ["PATH_INFO"],
-        "twice": environ.get("HTTP_X_TWICE"),
-        "type": environ.get("CONTENT_TYPE"),
-    }
-    start_response("200 OK", [("Content-Type", "application/json"), ("X-Made-By", "echo")])
-    return [json.dumps(told).encode()]
-
-
-class Stream:
-    """What Django returns for an export: parts that are made while they are sent."""
-
-    streaming = True
-
-    def __init__(self, parts):
-        self.parts, self.closed = parts, threading.Event()
-
-    def __iter__(self):
-        return iter(self.parts)
-
-    def close(self):
-        self.closed.set()
-
-
-def asked(port, method="GET", path="/", body=None, **headers):
-    wire = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    wire.request(method, path, body, {n.replace("_", "-"): v for n, v in headers.items()})
-    answer = wire.getresponse()
-    return answer, answer.read()
+from tests.bootstrap.bridged import Stream, asked, echo, serving
 
 
 def test_a_request_arrives_as_it_was_sent():
