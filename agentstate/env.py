@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,36 @@ def origins(name: str) -> list[str]:
         if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
             raise BadSetting(name, origin, "origins like https://console.example.org, no path")
     return found
+
+
+def rates(name: str, *, at_most: int) -> dict[str, int]:
+    """A whole number for each of several names: `reporter=5,fleet=0`."""
+    found: dict[str, int] = {}
+    for word in words(name):
+        of, _, value = word.rpartition("=")
+        if not of or not WHOLE.fullmatch(value) or not 0 <= int(value) <= at_most:
+            raise BadSetting(name, word, f"name=number, each from 0 to {at_most}, with commas")
+        found[of] = int(value)
+    return found
+
+
+def origin(name: str) -> str:
+    """One origin such as https://console.example.org, or nothing."""
+    found = origins(name)
+    if len(found) > 1:
+        raise BadSetting(name, text(name), "one origin like https://console.example.org, no path")
+    return found[0] if found else ""
+
+
+def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Networks like 10.0.0.0/8 or fd00::/8, or single addresses, separated by commas."""
+    found = []
+    for word in words(name):
+        try:
+            found.append(ip_network(word))
+        except ValueError:
+            raise BadSetting(name, word, "networks like 10.0.0.0/8, fd00::/8, 127.0.0.1") from None
+    return tuple(found)
 
 
 def path(name: str, *, default: Path) -> Path:

@@ -204,9 +204,27 @@ RUN_WRITES_PER_SECOND = env.integer(
     "AGENTSTATE_RUN_WRITES_PER_SECOND", default=2_000, at_least=0, at_most=100_000
 )
 
+# Of one API key in one process: more is 429 rate-limited; twice as many at once after a pause; 0:
+# no limit. Higher: one eager script slows all down. Lower: it waits. Keys named in the second have
+# their own.
+KEY_REQUESTS_PER_SECOND = env.integer(
+    "AGENTSTATE_KEY_REQUESTS_PER_SECOND", default=0, at_least=0, at_most=100_000
+)
+KEY_RATES = env.rates("AGENTSTATE_KEY_RATES", at_most=100_000)
+
 # Of one web process, waiting or in a thread; lists get half of them, renewals all. Higher: callers
 # wait longer when it is too much. Lower: they are sent away (503 overloaded) sooner.
 REQUESTS_MAX = env.integer("AGENTSTATE_REQUESTS_MAX", default=256, at_least=20, at_most=10_000)
+
+# What still fires is told again after so long; 0: once. Shorter: nobody reads it any more.
+ALERT_AGAIN_SECONDS = env.seconds(
+    "AGENTSTATE_ALERT_AGAIN_SECONDS", default=3_600, at_least=0, at_most=7 * 86_400
+)
+# Where alerts may be delivered beside the public internet: 10.0.0.0/8, 127.0.0.1, fd00::/8, …
+# Whoever may add a target reaches what is there.
+DELIVERY_NETWORKS = env.networks("AGENTSTATE_DELIVERY_NETWORKS")
+# The console as people reach it; messages link to it when it is set.
+CONSOLE_URL = env.origin("AGENTSTATE_CONSOLE_URL")
 
 LOG_LEVEL = env.choice(
     "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")

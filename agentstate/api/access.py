@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from ninja.security.base import AuthBase
 
 from agentstate import store
+from agentstate.api import pacing
 from agentstate.api.problems import request_id
 from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.commands import NoteRefused
@@ -53,6 +54,7 @@ class ApiKey(AuthBase):
 
     def __call__(self, request: Any) -> Caller:
         request.caller = find_caller(_sent_key(request))
+        pacing.pace(request, request.caller)
         need(request, *self.scopes, operation=self.operation)
         caller: Caller = request.caller
         return caller

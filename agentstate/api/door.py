@@ -19,6 +19,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, URLResolver
 
+from agentstate.api import pacing
 from agentstate.api.bodies import Unacceptable
 from agentstate.api.problems import fault, problem, request_id
 from agentstate.api.schemas import OPERATIONS
@@ -86,6 +87,7 @@ def guarded_view(view: View) -> View:
         if asked == "HEAD":
             _drop_content(response)
         response.headers.setdefault("Cache-Control", "no-store")
+        pacing.tell(request, response)
         return response
 
     return answer

@@ -53,12 +53,19 @@ STATUS: dict[type[Refusal], int] = {
     errors.UnstorableText: 422,
     errors.LeaseHeld: 423,
     errors.FenceRequired: 428,
+    errors.RateLimited: 429,
     errors.RunHot: 429,
     errors.OutcomeUnknown: 503,
     errors.Unavailable: 503,
     errors.Overloaded: 503,
 }
 
+
+# What may be sent again as it is, or later: their answers have Retry-After.
+REPEATABLE = frozenset(
+    cls.code for cls in STATUS if cls.retry in (Retry.LATER, Retry.SAME_REQUEST)
+)
+REPLAYED = "Idempotent-Replayed"
 
 ADVICE = {
     Retry.NEVER: "Do not send it again as it is: the answer would be the same.",
@@ -113,10 +120,10 @@ def problem(request: HttpRequest, refusal: Refusal, *, status: int | None = None
     """The answer to a refused request. status: when HTTP knows better (405, 411, 415)."""
     members = problem_members(request, refusal, status=status)
     response = HttpResponse(write(members), content_type=MEDIA_TYPE, status=members["status"])
-    if refusal.retry in (Retry.LATER, Retry.SAME_REQUEST):
+    if refusal.code in REPEATABLE:
         response.headers["Retry-After"] = str(_retry_after_seconds(refusal))
     if refusal.replayed:
-        response.headers["Idempotent-Replayed"] = "true"
+        response.headers[REPLAYED] = "true"
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = 'Bearer realm="agentstate"'
     return response

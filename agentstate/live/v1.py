@@ -18,7 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from pydantic import BaseModel, Field
 
-from agentstate.api import fields
+from agentstate.api import fields, pacing
 from agentstate.api.access import READ, WorkerRequest
 from agentstate.api.bodies import PayloadParser
 from agentstate.api.door import answer_to
@@ -73,6 +73,7 @@ def answering(view: View) -> View:
         except Exception as raised:  # whatever it is, the answer is one of the contract
             response = answer_to(request, raised)
         response.headers.setdefault("Cache-Control", "no-store")
+        pacing.tell(request, response)
         return response
 
     return answer

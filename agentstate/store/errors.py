@@ -224,6 +224,21 @@ class RunHot(Refusal):
     code, title, retry = "run-hot", "Too many writes to this run", Retry.SAME_REQUEST
 
 
+class RateLimited(Refusal):
+    """This API key asks more often than it may; nothing was begun.
+
+    Renewals, releases, commits and moves of a run's status are never held up by it. The answers to
+    a key with a limit tell it and what is left of it in `RateLimit-Policy` and `RateLimit`.
+    """
+
+    code, title, retry, recorded = (
+        "rate-limited",
+        "Too many requests with this key",
+        Retry.SAME_REQUEST,
+        False,
+    )
+
+
 class IdempotencyInFlight(Refusal):
     """The first request with this key is still running."""
 

@@ -117,3 +117,15 @@ def test_a_redis_without_its_package_is_refused_at_start(given, monkeypatch):
 
     assert "`redis` is not installed" in told
     assert "secret" not in told
+
+
+def test_rates_of_several_names_are_read_and_bad_ones_named(monkeypatch):
+    monkeypatch.setenv("AGENTSTATE_X", "fleet=0, a.b~1=25")
+    assert env.rates("AGENTSTATE_X", at_most=100) == {"fleet": 0, "a.b~1": 25}
+    monkeypatch.delenv("AGENTSTATE_X")
+    assert env.rates("AGENTSTATE_X", at_most=100) == {}
+    for bad in ("fleet", "=5", "fleet=101", "fleet=-1", "fleet=1.5"):
+        monkeypatch.setenv("AGENTSTATE_X", f"ok=1,{bad}")
+        with pytest.raises(env.BadSetting) as refused:
+            env.rates("AGENTSTATE_X", at_most=100)
+        assert bad in str(refused.value)
