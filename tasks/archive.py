@@ -22,6 +22,7 @@ from agentstate.store.commands import (
     NewBudget,
     NewEvent,
 )
+from agentstate.store.effects import Effect
 from agentstate.store.errors import Refusal
 from agentstate.store.export import FORMAT, TEXT_ENDING
 from agentstate.store.payloads import Malformed, RawJSON, check, parse
@@ -158,7 +159,7 @@ class _History:
     def _take_event(self, row: dict[str, Any]) -> None:
         event = ImportedEvent(**_values(ImportedEvent, row))
         _check_next("seq", event.seq, self._events)
-        self._take_id("events", event.id)
+        self._take_id("events", event.stored_id)
         self._events.append(event)
 
     def _take_id(self, among: str, id: str | None) -> None:
@@ -273,7 +274,15 @@ def _value(name: str, value: Any) -> Any:
         return _moment(name, value)
     if name in _TYPES and not isinstance(value, _TYPES[name][0]):
         raise _Wrong(f"{name}: {_TYPES[name][1]}")
+    if name == "effect" and value is not None:
+        return _effect(value)
     return tuple(value) if name == "tags" else value
+
+
+def _effect(value: Any) -> Effect:
+    if not isinstance(value, dict):
+        raise _Wrong("effect: an object of key and state")
+    return Effect(**_values(Effect, value))
 
 
 def _moment(name: str, value: Any) -> datetime:

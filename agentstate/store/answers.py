@@ -16,7 +16,7 @@ from agentstate.store.payloads import RawJSON, parse, write
 
 REFUSED = "refused"
 # Members of answers that are payloads: they come back to the letter from a record too.
-_PAYLOADS = frozenset({"progress"})
+_PAYLOADS = frozenset({"progress", "data"})
 
 
 def members(answer: Any) -> dict[str, Any]:

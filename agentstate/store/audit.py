@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from agentstate.store.effects import SIGN_BEGUN, SIGN_ENDED
 from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.rules.history import counters_after, status_after
 
@@ -124,6 +125,25 @@ FROM agentstate_run r LEFT JOIN agentstate_lease l ON l.run_id = r.id
 WHERE (l.token IS DISTINCT FROM r.token OR l.owner IS DISTINCT FROM r.owner)
     AND (%(run)s::text IS NULL OR r.key = %(run)s)
 """
+# Begun and never ended, as the log has it, and as it was kept for the next holder.
+_EFFECTS = f"""
+SELECT r.key,
+    CASE WHEN l.seq IS NULL THEN 'no' ELSE 'an' END || ' open effect of event '
+        || coalesce(l.seq, o.seq),
+    CASE WHEN o.seq IS NULL THEN 'none' ELSE 'one' END
+FROM (
+    SELECT b.run_id, b.seq FROM agentstate_event b
+    WHERE starts_with(b.event_id, '{SIGN_BEGUN}') AND NOT EXISTS (
+        SELECT FROM agentstate_event e
+        WHERE e.run_id = b.run_id AND e.event_id = '{SIGN_ENDED}' || substr(b.event_id, 2))
+    AND (%(run)s::text IS NULL OR b.run_id = (SELECT id FROM agentstate_run WHERE key = %(run)s))
+) l FULL JOIN (
+    SELECT run_id, seq FROM agentstate_openeffect
+    WHERE %(run)s::text IS NULL OR run_id = (SELECT id FROM agentstate_run WHERE key = %(run)s)
+) o ON o.run_id = l.run_id AND o.seq = l.seq
+JOIN agentstate_run r ON r.id = coalesce(l.run_id, o.run_id)
+WHERE l.seq IS NULL OR o.seq IS NULL
+"""
 _FEED = """
 SELECT 'feed', 'positions 1 to ' || max(position), count(*) || ' of them, from ' || min(position)
 FROM agentstate_feed HAVING count(*) <> max(position) - min(position) + 1
@@ -140,6 +160,7 @@ SELECT coalesce(expires_at <= agentstate_now() AND NOT hold, false) FROM agentst
 WHERE key = %s
 """
 
+OPEN_EFFECTS = "open effects are those of the log"
 CHECKS: dict[str, str] = {
     "numbers without a hole": _SEQUENCES,
     "version of the last event": _VERSIONS,
@@ -150,6 +171,7 @@ CHECKS: dict[str, str] = {
     "tokens only grow": _TOKENS,
     "nothing from an overtaken worker": _FENCES,
     "run and lease agree on the holder": _COPIES,
+    OPEN_EFFECTS: _EFFECTS,
 }
 FEED_CHECKS: dict[str, str] = {
     "feed without a hole": _FEED,

@@ -14,6 +14,8 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
+from agentstate.store import alerting, delivering
+from agentstate.store.effects import Effect
 from agentstate.store.errors import Invalid, TooLarge
 from agentstate.store.payloads import NULL, RawJSON, check
 from agentstate.store.rules import names
@@ -85,17 +87,32 @@ def _check_version(field_name: str, version: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event to append. id: unique in the run for its life; makes repeating it safe."""
+    """An event to append. id: unique in the run for its life; makes repeating it safe.
+
+    effect: it is the one before or the one after an effect, whose key is its id then.
+    """
 
     type: str
     data: RawJSON = NULL
     id: str | None = None
+    effect: Effect | None = None
 
     def __post_init__(self) -> None:
         names.check_event_type("type", self.type)
         check(self.data.text)
-        if self.id is not None:
-            names.check_id("id", self.id)
+        _check_event_id(self.id, self.effect)
+
+    @property
+    def stored_id(self) -> str | None:
+        """What the store knows it by."""
+        return self.id if self.effect is None else self.effect.event_id
+
+
+def _check_event_id(event_id: str | None, effect: Effect | None) -> None:
+    if event_id is not None:
+        names.check_id("id", event_id)
+        if effect is not None:
+            raise Invalid("id", "none beside `effect`: its key is the event's id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +226,9 @@ def _check_retain(seconds: int | None) -> None:
 def _check_events(events: tuple[NewEvent, ...], *, at_least: int) -> None:
     if not at_least <= len(events) <= EVENTS_PER_APPEND:
         raise Invalid("events", f"{at_least} to {EVENTS_PER_APPEND} events")
-    ids = [e.id for e in events if e.id is not None]
+    ids = [e.stored_id for e in events if e.stored_id is not None]
     if len(set(ids)) != len(ids):
-        raise Invalid("events[].id", "each id once")
+        raise Invalid("events[].id", "each id once, and each effect's begin and end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,10 +431,29 @@ class Patch(Command[Changed]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acquired(Result):
-    """A grant. version and last_seq are the run's, None for a unit that is no run's.
+class OpenEffect:
+    """An effect that was begun and not ended, by the event at `seq`: whether it happened is not
+    known here. token: under which it was begun.
 
-    taken_from: the owner whose lease had lapsed or was taken back, if any.
+    data: as it was sent, of the first ones up to 64 KiB together; else None.
+    """
+
+    key: str
+    seq: int
+    type: str
+    data: RawJSON | None
+    data_bytes: int
+    token: int | None
+    actor: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquired(Result):
+    """A grant. version, last_seq and open effects are the run's, None for a unit that is no run's.
+
+    taken_from: the owner whose lease had lapsed or was taken back, if any. open_effects: the first
+    100; open_effects_count: of all, counted up to 1,000.
     """
 
     unit: str
@@ -429,6 +465,8 @@ class Acquired(Result):
     taken_from: str | None = None
     version: int | None = None
     last_seq: int | None = None
+    open_effects: tuple[OpenEffect, ...] | None = None
+    open_effects_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -552,7 +590,7 @@ class ReclaimLease(Command[Reclaimed]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A run that was given to a worker by ClaimRuns."""
+    """A run that was given to a worker by ClaimRuns. open_effects: as in Acquired."""
 
     unit: str
     run: str
@@ -567,6 +605,8 @@ class Claim:
     expires_in_ms: int
     taken_from: str | None = None
     progress: RawJSON | None = None
+    open_effects: tuple[OpenEffect, ...] = ()
+    open_effects_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1120,7 +1160,8 @@ class SetCheckpoint(Command[CheckpointSet]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedEvent:
-    """A line of a run's history as it was exported. at None: now."""
+    """A line of a run's history as it was exported. at None: now. id: of a change of fields,
+    behind the sign that tells it from events' own."""
 
     seq: int
     version: int
@@ -1133,6 +1174,7 @@ class ImportedEvent:
     actor: str = ""
     request_id: str | None = None
     at: datetime | None = None
+    effect: Effect | None = None
 
     def __post_init__(self) -> None:
         names.check_whole("seq", self.seq, at_least=1, at_most=2**53 - 1)
@@ -1140,8 +1182,13 @@ class ImportedEvent:
         names.check_event_type("type", self.type)
         _check_status("origin", self.origin, ("store", "worker"))
         check(self.data.text)
-        if self.id is not None:
-            names.check_id("id", self.id)
+        of_change = self.origin == "store" and isinstance(self.id, str)
+        _check_event_id(
+            self.id.removeprefix(names.SIGN_CHANGE) if self.id and of_change else self.id,
+            self.effect,
+        )
+        if self.effect is not None and self.origin == "store":
+            raise Invalid("effect", "of a worker's events only")
         _check_fence(self.token)
         if self.add is not None:
             names.check_counters("add", self.add.value())
@@ -1149,6 +1196,11 @@ class ImportedEvent:
         if self.request_id is not None:
             names.check_id("request_id", self.request_id)
         _check_moment("at", self.at)
+
+    @property
+    def stored_id(self) -> str | None:
+        """What the store knows it by."""
+        return self.id if self.effect is None else self.effect.event_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1251,7 +1303,7 @@ class ImportRun(Command[RunCreated]):
             raise Invalid("events[].seq", "1, 2, 3 … without a hole")
         if not self.events or self.events[0].type != "run.created":
             raise Invalid("events[0]", "the first event is run.created")
-        _check_once("events[].id", [e.id for e in self.events])
+        _check_once("events[].id", [e.stored_id for e in self.events])
         _check_once("budgets[].name", [b.name for b in self.budgets])
 
 
@@ -1290,6 +1342,175 @@ class AcknowledgeAlert(Command[AlertAcknowledged]):
         names.check_budget_name("rule", self.rule)
         _check_version("version", self.version)
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSnoozed(Result):
+    """until: nobody is told before; None: it was woken."""
+
+    rule: str
+    state: str
+    version: int
+    until: datetime | None
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnoozeAlert(Command[AlertSnoozed]):
+    """Let nobody be told of an alert for `seconds` from now; None: wake it. Needs operate.
+
+    It goes on being judged, and when the time is over and it still fires, that is told.
+    version: of the alert, as the operator saw it. Refuses NotFound (no such rule was judged yet),
+    VersionConflict (it has changed state since).
+    """
+
+    rule: str
+    version: int
+    seconds: int | None
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("rule", self.rule)
+        _check_version("version", self.version)
+        if self.seconds is not None:
+            names.check_whole(
+                "seconds",
+                self.seconds,
+                at_least=alerting.SNOOZE_SECONDS_MIN,
+                at_most=alerting.SNOOZE_SECONDS_MAX,
+            )
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+# --- targets of alerts ---------------------------------------------------------------------------
+
+
+def _check_told(least: str | None, rules: tuple[str, ...] | None) -> None:
+    if least is not None and least not in delivering.LEAST:
+        raise Invalid("least", "warn or alert")
+    if rules is not None and (unknown := sorted(set(rules) - set(alerting.RULES))):
+        raise Invalid("rules", f"there is no rule {unknown[0][:100]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCreated(Result):
+    name: str
+    kind: str
+    hint: str
+    version: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTarget(Command[TargetCreated]):
+    """Keep where alerts are told; address and secret come sealed (`targets.py`). Needs admin.
+
+    least: the severity from which it is told. rules: of which; none: of all.
+    Refuses Exists, and Invalid when there are too many.
+    """
+
+    id: UUID
+    name: str
+    kind: str
+    address: str = field(repr=False)
+    secret: str | None = field(repr=False)
+    hint: str
+    least: str = "warn"
+    rules: tuple[str, ...] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("name", self.name)
+        if self.kind not in delivering.KINDS:
+            raise Invalid("kind", "webhook or apprise")
+        _check_told(self.least, self.rules)
+        names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetChanged(Result):
+    name: str
+    enabled: bool
+    least: str
+    rules: tuple[str, ...]
+    version: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeTarget(Command[TargetChanged]):
+    """Switch a target on or off, or change what it is told; None: as it is. Needs admin.
+
+    version: as the admin saw it. Refuses NotFound, VersionConflict.
+    """
+
+    name: str
+    version: int
+    enabled: bool | None = None
+    least: str | None = None
+    rules: tuple[str, ...] | None = None
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("name", self.name)
+        _check_version("version", self.version)
+        _check_told(self.least, self.rules)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetDeleted(Result):
+    name: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTarget(Command[TargetDeleted]):
+    """Delete a target with its address and secret; its log stays. Needs admin.
+
+    What waits for it is dropped. Refuses NotFound, VersionConflict.
+    """
+
+    name: str
+    version: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("name", self.name)
+        _check_version("version", self.version)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryQueued(Result):
+    """delivery: its id, as the receiver is told it."""
+
+    delivery: str
+    target: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryTarget(Command[DeliveryQueued]):
+    """Send a target a test, tried once, also when it is off. Needs admin. While one waits, another
+    one is the same. Refuses NotFound.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("name", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResendDelivery(Command[DeliveryQueued]):
+    """Send a message again, with the same id, however it ended. Needs admin.
+
+    Refuses NotFound (no such delivery, or its target is gone), Invalid (the target is off).
+    """
+
+    delivery: UUID
 
 
 # --- keys ----------------------------------------------------------------------------------------

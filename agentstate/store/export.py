@@ -8,7 +8,7 @@ up to the numbers that stand there, page by page, however slowly they are taken.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from agentstate.store.commands import (
     ImportedEvent,
     ImportRun,
 )
+from agentstate.store.effects import Effect, effect_of
 from agentstate.store.payloads import RawJSON, write
 from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
 
@@ -107,7 +108,7 @@ def _members(item: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
     """The fields that differ from their defaults, as the members of a line."""
     values = {f.name: (getattr(item, f.name), f.default) for f in fields(item)}
     return {
-        name: value
+        name: asdict(value) if isinstance(value, Effect) else value
         for name, (value, default) in values.items()
         if name not in without and (value != default or name == "data")
     }
@@ -163,13 +164,15 @@ def history(
 
 
 def _event(event: EventRow, told: bool) -> ImportedEvent:
+    effect = effect_of(event.event_id)
     return ImportedEvent(
         seq=event.seq,
         version=event.version,
         type=event.type,
         origin=event.origin,
         data=RawJSON(event.data),
-        id=event.event_id,
+        id=None if effect else event.event_id,
+        effect=effect,
         token=event.token,
         add=_raw(event.add),
         actor=event.actor if told else "",

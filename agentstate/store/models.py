@@ -139,6 +139,23 @@ class Event(models.Model):
         ]
 
 
+class OpenEffect(models.Model):
+    """An effect on the outside world that was begun by this event, and that no event ends.
+
+    A copy of what the log says, so that the next holder is told at once, however long the log is.
+    """
+
+    pk = models.CompositePrimaryKey("run_id", "seq")
+    run = models.ForeignKey(
+        Run,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="open_effects",
+    )
+    seq = models.BigIntegerField()
+
+
 class Lease(models.Model):
     """A unit of work and who holds it now. The only authority on expiry.
 
@@ -583,12 +600,26 @@ class Alert(models.Model):
     acknowledged_at = models.DateTimeField(null=True)
     acknowledged_by = models.TextField(null=True)
     acknowledged_why = models.TextField(null=True)
+    snoozed_until = models.DateTimeField(null=True)
+    snoozed_by = models.TextField(null=True)
+    snoozed_why = models.TextField(null=True)
+    told_state = models.TextField(null=True)
+    told_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
             models.CheckConstraint(
                 condition=Q(state__in=["ok", "warn", "alert", "no-data"]),
                 name="alert_state_is_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    snoozed_until__isnull=True, snoozed_by__isnull=True, snoozed_why__isnull=True
+                )
+                | Q(
+                    snoozed_until__isnull=False, snoozed_by__isnull=False, snoozed_why__isnull=False
+                ),
+                name="alert_snoozed_until_by_and_why_together",
             ),
             models.CheckConstraint(
                 condition=Q(
@@ -620,6 +651,104 @@ class AlertChange(models.Model):
 
     class Meta:
         indexes = [models.Index(F("at").desc(), F("id").desc(), name="alertchange_newest")]
+
+
+class AlertTarget(models.Model):
+    """Where alerts are told: a webhook of ours, or a service that apprise knows.
+
+    address, secret: sealed (`sealing.py`), never shown again; hint: what may be shown of it.
+    failures: tries that failed since the last that did not; failing_since: the first of them.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    name = models.TextField()
+    kind = models.TextField()
+    address = models.TextField()
+    secret = models.TextField(null=True)
+    hint = models.TextField()
+    least = models.TextField()
+    rules = ArrayField(models.TextField(), default=list)
+    enabled = models.BooleanField(default=True)
+    off_at = models.DateTimeField(null=True)
+    off_why = models.TextField(null=True)
+    failures = models.IntegerField(default=0)
+    failing_since = models.DateTimeField(null=True)
+    delivered_at = models.DateTimeField(null=True)
+    version = models.BigIntegerField(default=1)
+    created_by = models.TextField()
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["name"], name="target_name_is_unique"),
+            models.CheckConstraint(
+                condition=Q(kind="webhook", secret__isnull=False)
+                | Q(kind="apprise", secret__isnull=True),
+                name="target_that_signs_has_a_secret",
+            ),
+            models.CheckConstraint(
+                condition=Q(least__in=["warn", "alert"]), name="target_least_is_warn_or_alert"
+            ),
+            models.CheckConstraint(
+                condition=Q(enabled=True, off_at__isnull=True, off_why__isnull=True)
+                | Q(enabled=False, off_at__isnull=False, off_why__isnull=False),
+                name="target_off_says_when_and_why",
+            ),
+            models.CheckConstraint(
+                condition=Q(failures=0, failing_since__isnull=True)
+                | Q(failures__gt=0, failing_since__isnull=False),
+                name="target_failing_says_since_when",
+            ),
+        ]
+
+
+class Delivery(models.Model):
+    """A message to a target, from the moment that it was due; a line of the log when it is over.
+
+    attempts: how often it was tried; the number also tells who tried (`deliveries.settle`).
+    claimed_until: somebody is at it. The target may be gone, so its name is here as well.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    target_id = models.UUIDField()
+    target = models.TextField()
+    rule = models.TextField()
+    what = models.TextField()
+    message = JSONTextField()
+    state = models.TextField()
+    attempts = models.IntegerField(default=0)
+    attempts_max = models.IntegerField()
+    next_at = models.DateTimeField()
+    claimed_until = models.DateTimeField(null=True)
+    tried_at = models.DateTimeField(null=True)
+    took_ms = models.BigIntegerField(null=True)
+    status = models.IntegerField(null=True)
+    answer = models.TextField(default="")
+    created_at = models.DateTimeField()
+    settled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state="waiting", settled_at__isnull=True)
+                | Q(
+                    state__in=["delivered", "failed", "dropped"],
+                    settled_at__isnull=False,
+                    claimed_until__isnull=True,
+                ),
+                name="delivery_waits_or_is_settled",
+            ),
+            models.CheckConstraint(
+                condition=Q(attempts__gte=0, attempts__lte=F("attempts_max")),
+                name="delivery_tried_no_more_than_it_may",
+            ),
+        ]
+        indexes = [
+            models.Index(F("created_at").desc(), F("id").desc(), name="delivery_newest"),
+            models.Index(
+                fields=["next_at"], condition=Q(state="waiting"), name="delivery_waiting_by_time"
+            ),
+        ]
 
 
 class ApiKey(models.Model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from agentstate.store.commands import (
     UNSEEN,
@@ -16,6 +17,7 @@ from agentstate.store.commands import (
     BrakeRun,
     CarryOutDeadlines,
     ChangeCap,
+    ChangeTarget,
     Check,
     ClaimRuns,
     Command,
@@ -23,9 +25,12 @@ from agentstate.store.commands import (
     CreateBudget,
     CreateKey,
     CreateRun,
+    CreateTarget,
+    DeleteTarget,
     DrainWorker,
     DropDeadHolds,
     ImportRun,
+    NewEvent,
     NoteLapsed,
     NoteRefused,
     Patch,
@@ -34,16 +39,19 @@ from agentstate.store.commands import (
     ReleaseLease,
     ReleaseReservation,
     RenewLease,
+    ResendDelivery,
     Reserve,
     RevokeKey,
     SetCheckpoint,
     SignalRun,
+    SnoozeAlert,
     Spend,
     SplitBudget,
     Transition,
+    TryTarget,
 )
 from agentstate.store.rows import run_key_of, unit_of
-from agentstate.store.rules.deciding.runs import CHANGE
+from agentstate.store.rules.names import SIGN_CHANGE
 from agentstate.store.states import TERMINAL
 
 
@@ -58,8 +66,10 @@ class Plan:
     tokens: how many fresh ones it may need. seen_tokens: those whose terms it asks about.
     wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
     workers: whose drain it asks about; drains_of_holders: that of whoever holds its units.
+    tells_effects: it gives out runs, whose open effects their new holder is told.
     consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges.
-    api_keys: names that may be taken.
+    api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
+    target.
     """
 
     operation: str
@@ -84,8 +94,11 @@ class Plan:
     workers: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
     drains_of_holders: bool = False
+    tells_effects: bool = False
     consumer: str | None = None
     alert: str | None = None
+    target: str | None = None
+    delivery: UUID | None = None
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -124,7 +137,7 @@ def _append(ask: Append) -> Plan:
         ),
         charging=sum(c.amount for c in ask.spend),
         all_holds=ask.to in TERMINAL,
-        event_ids=tuple(e.id for e in ask.events if e.id is not None),
+        event_ids=_event_ids(ask.events),
         charge_ids=tuple(c.id for c in ask.spend if c.id is not None),
         token_sent=ask.fence,
         wanted=_wanted(
@@ -137,12 +150,18 @@ def _append(ask: Append) -> Plan:
     )
 
 
+def _event_ids(events: tuple[NewEvent, ...]) -> tuple[str, ...]:
+    """Under which ids the events are stored, and those that began what they end."""
+    own = tuple(e.stored_id for e in events if e.stored_id is not None)
+    return own + tuple(e.effect.begin_id for e in events if e.effect is not None)
+
+
 def _patch(ask: Patch) -> Plan:
     return Plan(
         operation="patch",
         run=ask.run,
         runs=(ask.run,),
-        event_ids=(CHANGE + ask.id,) if ask.id is not None else (),
+        event_ids=(SIGN_CHANGE + ask.id,) if ask.id is not None else (),
         token_sent=ask.fence,
         wanted=_wanted(if_match=ask.if_match, expect=ask.expect, columns=_columns(ask)),
     )
@@ -195,6 +214,7 @@ def _acquire(ask: AcquireLease) -> Plan:
         tokens=1,
         worker=ask.owner,
         wanted=_wanted(owner=ask.owner, ttl_seconds=ask.ttl_seconds),
+        tells_effects=True,
     )
 
 
@@ -231,7 +251,7 @@ def _reclaim(ask: ReclaimLease) -> Plan:
 
 
 def _claim(ask: ClaimRuns) -> Plan:
-    return Plan(operation="claim", tokens=ask.limit, worker=ask.owner)
+    return Plan(operation="claim", tokens=ask.limit, worker=ask.owner, tells_effects=True)
 
 
 def _of_budget(run: str | None, budget: str, operation: str, **more: Any) -> Plan:
@@ -428,6 +448,12 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     CarryOutDeadlines: lambda ask: Plan(operation="deadlines"),
     SetCheckpoint: _checkpoint,
     AcknowledgeAlert: lambda ask: Plan(operation="acknowledge", alert=ask.rule),
+    SnoozeAlert: lambda ask: Plan(operation="snooze", alert=ask.rule),
+    CreateTarget: lambda ask: Plan(operation="create-target", target=ask.name),
+    ChangeTarget: lambda ask: Plan(operation="change-target", target=ask.name),
+    DeleteTarget: lambda ask: Plan(operation="delete-target", target=ask.name),
+    TryTarget: lambda ask: Plan(operation="try-target", target=ask.name),
+    ResendDelivery: lambda ask: Plan(operation="resend-delivery", delivery=ask.delivery),
     Check: _check,
     Batch: _composite,
     ImportRun: _import,

@@ -18,6 +18,7 @@ from uuid import UUID
 from django.db import connection
 
 from agentstate.store import rowsql
+from agentstate.store.effects import COUNTED_MAX
 from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.payloads import PAYLOAD_BYTES_MAX
 from agentstate.store.rows import (
@@ -60,7 +61,10 @@ class Page[R]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Everything about a run but its events, as of `now`. parent: its key."""
+    """Everything about a run but its events, as of `now`. parent: its key.
+
+    open_effects: how many were begun and not ended, counted up to 1,000.
+    """
 
     run: RunRow
     parent: str | None
@@ -68,6 +72,7 @@ class RunView:
     budgets: tuple[BudgetView, ...]
     now: datetime
     telemetry: Telemetry | None = None
+    open_effects: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +137,17 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events of a run: numbers between `after` and `before`, both exclusive."""
+    """Which events of a run: numbers between `after` and `before`, both exclusive.
+
+    beginning_open_effects: those alone that began an effect which has not ended.
+    """
 
     after: int = 0
     before: int | None = None
     types: tuple[str, ...] = ()
     origin: str | None = None
     newest_first: bool = False
+    beginning_open_effects: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +188,8 @@ RUN = f"""
 SELECT agentstate_now(), p.key,
     (SELECT json_agg(b ORDER BY b.name)::text FROM ({BUDGETS} WHERE b.run_id = r.id)
         AS b (parent, {rowsql.BUDGET_COLUMNS})),
+    (SELECT count(*) FROM (SELECT FROM agentstate_openeffect o WHERE o.run_id = r.id
+        LIMIT {COUNTED_MAX}) counted),
     {_of("r", rowsql.RUN_COLUMNS)}, {_of("l", rowsql.LEASE_COLUMNS)},
     {_of("t", TELEMETRY_COLUMNS)}
 FROM agentstate_run r
@@ -205,7 +216,7 @@ def _expired(key: str) -> RunExpired:
 
 
 def _run_view(row: Sequence[Any]) -> RunView:
-    at, parent, budgets, *columns = row
+    at, parent, budgets, open_effects, *columns = row
     lease = columns[_RUN_WIDTH : _RUN_WIDTH + _LEASE_WIDTH]
     telemetry = columns[_RUN_WIDTH + _LEASE_WIDTH :]
     return RunView(
@@ -215,6 +226,7 @@ def _run_view(row: Sequence[Any]) -> RunView:
         budgets=tuple(_aggregated(b) for b in json.loads(budgets or "[]")),
         now=at,
         telemetry=_telemetry(telemetry),
+        open_effects=open_effects,
     )
 
 
@@ -253,7 +265,7 @@ def runs(*, wanted: RunFilter, limit: int, place: Place | None = None) -> Page[R
 
 
 _LIST_RUNS = f"""
-SELECT agentstate_now(), p.key, NULL,
+SELECT agentstate_now(), p.key, NULL, 0,
     {_of("r", rowsql.RUN_COLUMNS, attrs="'{}'", result="NULL")},
     {_of("l", rowsql.LEASE_COLUMNS, progress="NULL")}
 FROM agentstate_run r
@@ -314,6 +326,9 @@ SELECT {columns}, size FROM (
     ) page
 ) page WHERE ahead + size <= %(bytes_max)s OR ahead = 0 ORDER BY seq {order}
 """
+# By their numbers, so that the log is asked for these alone, however long it is.
+_OPEN = """ AND seq = ANY(ARRAY(SELECT seq FROM agentstate_openeffect
+    WHERE run_id = %(run_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s))"""
 _WITHOUT_PAYLOAD = rowsql.EVENT_COLUMNS.replace("data::text", "''::text AS data")
 
 
@@ -358,6 +373,8 @@ def _events_statement(wanted: EventFilter, with_payloads: bool) -> str:
     conditions = "AND type = ANY(%(types)s)" if wanted.types else ""
     if wanted.origin is not None:
         conditions += " AND origin = %(origin)s"
+    if wanted.beginning_open_effects:
+        conditions += _OPEN
     return EVENTS.format(
         columns=rowsql.EVENT_COLUMNS if with_payloads else _WITHOUT_PAYLOAD,
         conditions=conditions,

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from agentstate.store import audit
+from agentstate.store.effects import SIGN_BEGUN, SIGN_ENDED
 from agentstate.store.rules.history import counters_after, status_after
 
 MENDED_BY_HEAD = frozenset(
@@ -62,15 +63,28 @@ FROM agentstate_lease l
 WHERE l.run_id = r.id AND (l.owner, l.token, l.holder) IS DISTINCT FROM (r.owner, r.token, r.holder)
     AND (%(run)s::text IS NULL OR r.key = %(run)s)
 """
+_OPEN = f"""
+SELECT b.run_id, b.seq FROM agentstate_event b
+WHERE b.run_id = %(id)s AND starts_with(b.event_id, '{SIGN_BEGUN}') AND NOT EXISTS (
+    SELECT FROM agentstate_event e
+    WHERE e.run_id = b.run_id AND e.event_id = '{SIGN_ENDED}' || substr(b.event_id, 2))
+"""
+_OPEN_EFFECTS = (
+    f"INSERT INTO agentstate_openeffect (run_id, seq) {_OPEN} ON CONFLICT DO NOTHING",
+    f"DELETE FROM agentstate_openeffect WHERE run_id = %(id)s AND (run_id, seq) NOT IN ({_OPEN})",
+)
 
 
 def repair_projections(*, run: str | None = None) -> int:
-    """Make heads, budgets and holders again where they differ; how many rows were mended.
+    """Make heads, budgets, holders and open effects again where they differ; how many rows.
 
     One run at a time under its lock, so writers go on. Repeating it is harmless.
     """
-    keys = {d.what for d in audit.verify(run=run) if d.check in MENDED_BY_HEAD}
+    found = audit.verify(run=run)
+    keys = {d.what for d in found if d.check in MENDED_BY_HEAD}
     mended = sum(_mend_head(key) for key in sorted(keys))
+    keys = {d.what for d in found if d.check == audit.OPEN_EFFECTS}
+    mended += sum(_mend_effects(key) for key in sorted(keys))
     with transaction.atomic(), connection.cursor() as cursor:
         for statement in (_HOLDERS, _BUDGETS, _SPLIT):
             cursor.execute(statement, {"run": run})
@@ -91,3 +105,14 @@ def _mend_head(key: str) -> int:
         *_, seq, version, at = events[-1]
         cursor.execute(_HEAD, [status, json.dumps(counters), seq, version, at, run_id])
         return 1
+
+
+def _mend_effects(key: str) -> int:
+    mended = 0
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(_LOCK, [key])
+        (run_id,) = cursor.fetchone()
+        for statement in _OPEN_EFFECTS:
+            cursor.execute(statement, {"id": run_id})
+            mended += int(cursor.rowcount)
+    return mended

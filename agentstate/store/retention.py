@@ -122,6 +122,14 @@ AGES: dict[str, Age] = {
     "changes of alerts": Age(
         keep=timedelta(days=90), table="alertchange", key="id", at="at", order="at, id"
     ),
+    "deliveries": Age(
+        keep=timedelta(days=30),
+        table="delivery",
+        key="id",
+        at="settled_at",
+        only="settled_at IS NOT NULL",
+        order="id",
+    ),
     "heartbeats of jobs that are no more": Age(
         keep=timedelta(days=30), table="heartbeat", key="name", at="started_at"
     ),
@@ -195,7 +203,7 @@ _BESIDE = (
         f"DELETE FROM agentstate_{table} WHERE ctid = ANY(ARRAY("
         f" SELECT ctid FROM agentstate_{table} WHERE run_id >= %(low)s AND run_id < %(high)s"
         f" LIMIT %(limit)s))"
-        for table in ("budget", "leaseterm", "lease", "telemetry", "refusal")
+        for table in ("budget", "leaseterm", "lease", "telemetry", "openeffect", "refusal")
     ),
     "DELETE FROM agentstate_run WHERE ctid = ANY(ARRAY(SELECT ctid FROM agentstate_run"
     " WHERE id >= %(low)s AND id < %(high)s LIMIT %(limit)s))",

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from agentstate.store.delivering import TargetRow
+from agentstate.store.effects import COUNTED_MAX, TOLD_BYTES_MAX, TOLD_MAX
 from agentstate.store.payloads import moment
 from agentstate.store.rows import (
     BudgetRow,
@@ -274,6 +276,28 @@ SELECT {HOLD_COLUMNS} FROM agentstate_reservation WHERE state = 'held' AND run_i
 HOLDERS = f"SELECT {RUN_COLUMNS} FROM agentstate_run WHERE id = ANY(%s)"
 TERMS = f"SELECT {TERM_COLUMNS} FROM agentstate_leaseterm WHERE token = ANY(%s)"
 
+# Of the runs that a worker is given: which have open effects at all, and how many; then the first
+# of each, with as much of their data as is told. In two, so that the log is seldom asked.
+COUNT_OPEN_EFFECTS = f"""
+SELECT w.run_id, (SELECT count(*) FROM (
+    SELECT FROM agentstate_openeffect o WHERE o.run_id = w.run_id LIMIT {COUNTED_MAX}) counted)
+FROM unnest(%s::uuid[]) AS w (run_id)
+WHERE EXISTS (SELECT FROM agentstate_openeffect o WHERE o.run_id = w.run_id)
+"""
+OPEN_EFFECTS = f"""
+SELECT run_id, event_id, seq, type, token, actor, at, size,
+    CASE WHEN sum(size) OVER (PARTITION BY run_id ORDER BY seq) <= {TOLD_BYTES_MAX} THEN data END
+FROM (
+    SELECT e.* FROM unnest(%s::uuid[]) AS w (run_id)
+    CROSS JOIN LATERAL (SELECT seq FROM agentstate_openeffect
+        WHERE run_id = w.run_id ORDER BY seq LIMIT {TOLD_MAX}) o
+    CROSS JOIN LATERAL (
+        SELECT run_id, event_id, seq, type, token, actor, at, data::text AS data,
+            octet_length(data::text) AS size
+        FROM agentstate_event WHERE run_id = w.run_id AND seq = o.seq LIMIT 1) e
+) told ORDER BY run_id, seq
+"""
+
 DRAINS = """
 SELECT name, drain_reason, drain_by, drain_at FROM agentstate_worker
 WHERE drain_at IS NOT NULL AND name = ANY(%s)
@@ -431,6 +455,12 @@ SAVE_HOLDS = _insert(
     " settled_at = excluded.settled_at",
 )
 INSERT_ENTRIES = _insert("budgetentry", _ENTRY_TYPES)
+_OPEN_TYPES = {"run_id": "uuid", "seq": "bigint"}
+BEGIN_EFFECTS = _insert("openeffect", _OPEN_TYPES)
+END_EFFECTS = f"""
+DELETE FROM agentstate_openeffect AS t USING {_from(_OPEN_TYPES)}
+WHERE t.run_id = w.run_id AND t.seq = w.seq
+"""
 INSERT_OUTBOX = _insert("outbox", _OUTBOX_TYPES)
 INSERT_ACTIONS = _insert("operatoraction", _ACTION_TYPES)
 # Somebody who asks for a held unit or writes to a hot run again and again leaves one row a second,
@@ -506,7 +536,57 @@ ACKNOWLEDGE = """
 UPDATE agentstate_alert SET acknowledged_at = %(at)s, acknowledged_by = %(by)s,
     acknowledged_why = %(why)s WHERE rule = %(rule)s
 """
+SNOOZE = """
+UPDATE agentstate_alert SET snoozed_until = %(until)s,
+    snoozed_by = CASE WHEN %(until)s::timestamptz IS NOT NULL THEN %(by)s END,
+    snoozed_why = CASE WHEN %(until)s::timestamptz IS NOT NULL THEN %(why)s END
+WHERE rule = %(rule)s
+"""
+# Targets before their deliveries, everywhere.
+LOCK_TARGETS = """
+SELECT id, name, kind, hint, least, rules, enabled, version,
+    (SELECT d.id FROM agentstate_delivery d WHERE d.target_id = t.id AND d.what = 'test'
+        AND d.state = 'waiting' ORDER BY d.id LIMIT 1)
+FROM agentstate_alerttarget t WHERE name = ANY(%(names)s)
+    OR id IN (SELECT target_id FROM agentstate_delivery WHERE id = ANY(%(deliveries)s))
+ORDER BY name FOR UPDATE
+"""
+COUNT_TARGETS = "SELECT count(*) FROM agentstate_alerttarget"
+LOCK_DELIVERIES = """
+SELECT d.id, t.name, d.what FROM agentstate_delivery d
+JOIN agentstate_alerttarget t ON t.id = d.target_id
+WHERE d.id = ANY(%s) ORDER BY d.id FOR UPDATE OF d
+"""
+CREATE_TARGET = """
+INSERT INTO agentstate_alerttarget (id, name, kind, address, secret, hint, least, rules, enabled,
+    failures, version, created_by, created_at)
+VALUES (%(id)s, %(name)s, %(kind)s, %(address)s, %(secret)s, %(hint)s, %(least)s, %(rules)s, true,
+    0, 1, %(by)s, %(at)s)
+"""
+# Switched on, it begins anew: what failed before was another time.
+CHANGE_TARGET = """
+UPDATE agentstate_alerttarget SET least = %(least)s, rules = %(rules)s, version = %(version)s,
+    off_at = CASE WHEN %(enabled)s THEN NULL WHEN enabled THEN %(at)s ELSE off_at END,
+    off_why = CASE WHEN %(enabled)s THEN NULL WHEN enabled THEN %(off_why)s ELSE off_why END,
+    failures = CASE WHEN %(enabled)s AND NOT enabled THEN 0 ELSE failures END,
+    failing_since = CASE WHEN %(enabled)s AND NOT enabled THEN NULL ELSE failing_since END,
+    enabled = %(enabled)s
+WHERE id = %(id)s
+"""
+DELETE_TARGET = "DELETE FROM agentstate_alerttarget WHERE id = %s"
+RESEND = """
+UPDATE agentstate_delivery SET state = 'waiting', settled_at = NULL, next_at = %(at)s,
+    attempts_max = attempts + %(more)s
+WHERE id = %(id)s
+"""
 XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
+
+
+def read_target(row: Sequence[Any]) -> TargetRow:
+    """Of LOCK_TARGETS."""
+    names = ("id", "name", "kind", "hint", "least", "rules", "enabled", "version", "testing")
+    values = dict(zip(names, row, strict=True))
+    return TargetRow(**values | {"rules": tuple(values["rules"])})
 
 
 def records(rows: Iterable[Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import connection
 
+from agentstate.store.effects import BEGUN, COUNTED_MAX, ENDED, SIGN_BEGUN, SIGN_ENDED
 from agentstate.store.errors import Invalid, NotFound, RunExpired
 from agentstate.store.payloads import RawJSON
 from agentstate.store.rules import names
@@ -40,6 +41,10 @@ def _payload(name: str, column: str) -> str:
     )
 
 
+_EFFECT = (
+    f"CASE left(e.event_id, 1) WHEN '{SIGN_BEGUN}' THEN '{BEGUN}' WHEN '{SIGN_ENDED}'"
+    f" THEN '{ENDED}' END"
+)
 # The events' numbers come as ranges, for those whose labels begin with a prefix.
 STORY = f"""
 WITH r AS (
@@ -66,7 +71,10 @@ WITH r AS (
     UNION ALL
     SELECT {EVENT}, e.seq, e.sk,
         json_build_object('pk', 'run#' || r.key, 'sk', e.sk, 'seq', e.seq, 'type', e.type,
-            'origin', e.origin, {_payload("data", "e.data")}, 'id', e.event_id, 'token', e.token,
+            'origin', e.origin, {_payload("data", "e.data")},
+            'id', CASE WHEN {_EFFECT} IS NULL THEN e.event_id END,
+            'effect', CASE WHEN {_EFFECT} IS NOT NULL THEN json_build_object(
+                'key', substr(e.event_id, 2), 'state', {_EFFECT}) END, 'token', e.token,
             'add', e.add, 'version', e.version, 'actor', e.actor, 'at', {_TIME.format("e.at")})
     FROM bounded e JOIN r ON true
     WHERE e.bytes <= {PAGE_BYTES} OR e.seq = (SELECT min(seq) FROM e)
@@ -76,6 +84,8 @@ WITH r AS (
             'version', r.version, 'last_seq', r.last_seq, 'counters', r.counters, 'tags', r.tags,
             'notes', r.notes, {_payload("attrs", "r.attrs")}, {_payload("result", "r.result")},
             'owner', r.owner, 'token', r.token, 'attempt', r.attempt,
+            'open_effects_count', (SELECT count(*) FROM (SELECT FROM agentstate_openeffect o
+                WHERE o.run_id = r.id LIMIT {COUNTED_MAX}) counted),
             'created_at', {_TIME.format("r.created_at")},
             'updated_at', {_TIME.format("r.updated_at")},
             'ended_at', {_TIME.format("r.ended_at")})

@@ -7,7 +7,8 @@ import pytest
 from django.db import transaction
 
 from agentstate.store import audit, feed, partitions, retention
-from agentstate.store.commands import Append, NewBudget, Reserve, SetCheckpoint
+from agentstate.store.commands import Append, NewBudget, NewEvent, Reserve, SetCheckpoint
+from agentstate.store.effects import Effect
 from agentstate.store.errors import SeqConflict
 from agentstate.store.minutes import TALLY
 from tests.store.asking import at_once, event, rows
@@ -53,6 +54,8 @@ def test_a_week_goes_when_all_its_runs_have_expired(store, clock):
         store.create(key, retain_seconds=86_400, budgets=(NewBudget(name="budget", cap=9),))
         lease = store.hold(key)
         store.spend(key, 1, fence=lease.token)
+        effect = Effect(key="mail", state="begun")
+        store.append(key, [NewEvent(type="x", effect=effect)], fence=lease.token)
         store.ask(Reserve(run=key, budget="budget", amount=2, id="h", fence=lease.token))
         store.move(key, "completed", fence=lease.token)
         clock.advance(days=8)
@@ -65,7 +68,7 @@ def test_a_week_goes_when_all_its_runs_have_expired(store, clock):
 
     assert rows("SELECT key FROM agentstate_run") == [("b",)]
     assert rows("SELECT to_regclass(%s)::text", name) == [(None,)]
-    for table in ("budget", "leaseterm", "reservation"):
+    for table in ("budget", "leaseterm", "reservation", "openeffect"):
         assert rows(f"SELECT count(*) FROM agentstate_{table}") == [(1,)]
     assert store.types("b")[0] == "run.created"
     assert audit.verify() == []

@@ -12,7 +12,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from agentstate.store.errors import NotFound, RunExpired
+from agentstate.store.commands import OpenEffect
+from agentstate.store.delivering import TargetRow
+from agentstate.store.effects import BEGUN, effect_of
+from agentstate.store.errors import Invalid, NotFound, RunExpired
 from agentstate.store.payloads import write
 from agentstate.store.rows import (
     ActionRow,
@@ -37,7 +40,10 @@ class Facts:
     consumers: where those of the feed stand that the commands name; feed_position: its last one.
     api_keys: names of keys that the commands want to give, and that are taken.
     homes: of each slot of a split budget, that budget; its charges and holds are known under it.
-    alerts: (state, version) of those that the commands acknowledge.
+    open_effects: of the runs that are given out here, (the first ones, how many) of those with any.
+    alerts: (state, version) of those that the commands acknowledge or snooze.
+    targets: those of alerts by name, target_count: how many there are; deliveries: the name of the
+    target and what it says, of those that are to be sent again.
     writes_per_second: the site's limit for one run, 0 for none.
     """
 
@@ -54,13 +60,20 @@ class Facts:
     feed_position: int = 0
     api_keys: frozenset[str] = frozenset()
     homes: dict[UUID, UUID] = field(default_factory=dict)
+    open_effects: dict[UUID, tuple[tuple[OpenEffect, ...], int]] = field(default_factory=dict)
     alerts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    targets: dict[str, TargetRow] = field(default_factory=dict)
+    target_count: int = 0
+    deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)
     writes_per_second: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Writes:
-    """The decided rows of a batch, by table. New and changed rows are told apart."""
+    """The decided rows of a batch, by table. New and changed rows are told apart.
+
+    begun, ended: rows of open effects that come and, after those, that go.
+    """
 
     runs: dict[UUID, RunRow] = field(default_factory=dict)
     new_runs: set[UUID] = field(default_factory=set)
@@ -73,6 +86,8 @@ class Writes:
     new_budgets: set[UUID] = field(default_factory=set)
     entries: list[EntryRow] = field(default_factory=list)
     holds: dict[tuple[UUID, str], HoldRow] = field(default_factory=dict)
+    begun: list[Mapping[str, Any]] = field(default_factory=list)
+    ended: list[Mapping[str, Any]] = field(default_factory=list)
     actions: list[ActionRow] = field(default_factory=list)
     other: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
@@ -82,7 +97,7 @@ class Writes:
             getattr(self, name).update(getattr(later, name))
         for name in ("new_runs", "dropped_leases", "new_terms", "new_budgets"):
             getattr(self, name).update(getattr(later, name))
-        for name in ("events", "entries", "actions", "other"):
+        for name in ("events", "entries", "begun", "ended", "actions", "other"):
             getattr(self, name).extend(getattr(later, name))
 
 
@@ -342,9 +357,22 @@ class Draft:
         return hold
 
     def put_event(self, event: EventRow) -> None:
+        """Write an event; one that begins or ends an effect opens or closes it.
+
+        Raises Invalid for the end of what was never begun.
+        """
         self.writes.events.append(event)
-        if event.event_id is not None:
-            self.events[event.run_id, event.event_id] = event
+        if event.event_id is None:
+            return
+        self.events[event.run_id, event.event_id] = event
+        effect = effect_of(event.event_id)
+        if effect is None:
+            return
+        begun = self.find_event(event.run_id, effect.begin_id)
+        if begun is None:
+            raise Invalid("effect", f"the run never began {effect.key}, so nothing of it can end")
+        changed = self.writes.begun if effect.state == BEGUN else self.writes.ended
+        changed.append({"run_id": event.run_id, "seq": begun.seq})
 
     def put_entry(self, entry: EntryRow) -> None:
         self.writes.entries.append(entry)

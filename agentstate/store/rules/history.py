@@ -101,7 +101,7 @@ def _event(event: ImportedEvent, *, run_id: UUID, actor: str, now: datetime) -> 
         type=event.type,
         origin=event.origin,
         data=event.data.text,
-        event_id=event.id,
+        event_id=event.stored_id,
         token=event.token,
         add=event.add.text if event.add else None,
         actor=event.actor or actor,

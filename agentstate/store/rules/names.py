@@ -22,6 +22,9 @@ NOTES_CHARS, REASON_CHARS = 10_000, 500
 TAGS_PER_RUN = 50
 AMOUNT_MAX = 2**53 - 1
 TTL_SECONDS_MIN, TTL_SECONDS_MAX, TTL_SECONDS_DEFAULT = 1, 86_400, 60
+# Stands before the id of a change of fields, which shares the events' unique index; no caller can
+# write it into an id.
+SIGN_CHANGE = "Δ"
 RESERVED_UNITS = frozenset({"claim", "renew"})
 COUNTERS_PER_RUN = 100
 SLOTS_MAX = 64

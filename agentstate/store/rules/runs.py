@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 from agentstate.store.callers import Caller
 from agentstate.store.commands import NewEvent
+from agentstate.store.effects import effect_of
 from agentstate.store.errors import (
     AlreadyTerminal,
     EventIdReuse,
@@ -87,25 +90,38 @@ def check_ids(
     Raises EventIdReuse for an id stored with other content, PartialDuplicate for a mixture (an
     event without an id among known ones is a mixture too).
     """
-    known = [stored[e.id] for e in asked if e.id is not None and e.id in stored]
+    ids = [event.stored_id for event in asked]
+    known = [stored[event_id] for event_id in ids if event_id is not None and event_id in stored]
     if not known:
         return None
-    for event in asked:
-        if event.id in stored and not _same(event, stored[event.id]):
+    for event, event_id in zip(asked, ids, strict=True):
+        if event_id in stored and not _same(event, stored[event_id]):
             raise EventIdReuse(
-                f"event id {event.id} is stored with other content",
+                f"{_called(event)} is stored with other content",
                 current=run.facts(),
-                id=event.id,
-                seq=stored[event.id].seq,
+                **_named(event_id),
+                seq=stored[event_id].seq,
             )
     in_order = all(b.seq == a.seq + 1 for a, b in pairwise(known))
     if len(known) < len(asked) or not in_order:
         raise PartialDuplicate(
             "some of these event ids are stored already",
             current=run.facts(),
-            known=[{"id": e.event_id, "seq": e.seq} for e in known],
+            known=[{**_named(e.event_id), "seq": e.seq} for e in known],
         )
     return known
+
+
+def _named(event_id: str | None) -> dict[str, Any]:
+    """An event's id as its caller knows it."""
+    effect = effect_of(event_id)
+    return {"id": event_id} if effect is None else {"effect": asdict(effect)}
+
+
+def _called(event: NewEvent) -> str:
+    if event.effect is None:
+        return f"event id {event.id}"
+    return f"that effect {event.effect.key} has {event.effect.state}"
 
 
 def _same(asked: NewEvent, stored: EventRow) -> bool:

@@ -26,7 +26,8 @@ def import_run(ask: ImportRun, on: Deciding) -> RunCreated:
         ask, run_id=draft.facts.new_id(draft.now), actor=on.by.principal, now=draft.now
     )
     draft.put_run(run, new=True)
-    draft.writes.events.extend(events)
+    for event in events:
+        draft.put_event(event)
     for asked in ask.budgets:
         budget_id: UUID = draft.facts.new_id(draft.now)
         budget, entries = history.rebuild_budget(

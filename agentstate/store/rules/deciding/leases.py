@@ -10,6 +10,7 @@ from agentstate.store.commands import (
     ClaimRuns,
     Noted,
     NoteLapsed,
+    OpenEffect,
     Reclaimed,
     ReclaimLease,
     Released,
@@ -81,6 +82,7 @@ def _grant(ask: AcquireLease, lease: LeaseRow, run: RunRow | None, on: Deciding)
                 "expired_at": lapsed_at,
             }
         run = on.log(run, "lease.acquired", data, token=token)
+    effects, count = _open_effects(run, on) if run is not None else (None, None)
     return Acquired(
         unit=ask.unit,
         owner=ask.owner,
@@ -91,7 +93,14 @@ def _grant(ask: AcquireLease, lease: LeaseRow, run: RunRow | None, on: Deciding)
         taken_from=taken_from,
         version=run.version if run else None,
         last_seq=run.last_seq if run else None,
+        open_effects=effects,
+        open_effects_count=count,
     )
+
+
+def _open_effects(run: RunRow, on: Deciding) -> tuple[tuple[OpenEffect, ...], int]:
+    """The first open ones, and how many there are."""
+    return on.draft.facts.open_effects.get(run.id, ((), 0))
 
 
 def _close(
@@ -261,6 +270,8 @@ def _claim_one(unit: str, ask: ClaimRuns, on: Deciding) -> Claim | None:
         expires_in_ms=given.expires_in_ms,
         taken_from=given.taken_from,
         progress=RawJSON(progress) if progress else None,
+        open_effects=given.open_effects or (),
+        open_effects_count=given.open_effects_count or 0,
     )
 
 

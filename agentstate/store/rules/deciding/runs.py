@@ -42,12 +42,10 @@ from agentstate.store.rows import (
 from agentstate.store.rules import expect, leases, pacing, runs
 from agentstate.store.rules.deciding.budgets import drop_holds, make_charge, open_budget
 from agentstate.store.rules.deciding.desk import Deciding, told
-from agentstate.store.rules.names import AMOUNT_MAX, check_tags
+from agentstate.store.rules.names import AMOUNT_MAX, SIGN_CHANGE, check_tags
 from agentstate.store.states import TERMINAL, Status
 
 KEY_OF_A_RUN_WITHOUT_ONE = "r-"
-# Change ids share the events' unique index; no caller can write this sign into an event id.
-CHANGE = "Δ"
 
 
 def create_run(ask: CreateRun, on: Deciding) -> RunCreated:
@@ -137,7 +135,7 @@ def _append_events(
                 type=event.type,
                 origin="worker",
                 data=event.data.text,
-                event_id=event.id,
+                event_id=event.stored_id,
                 token=token,
                 add=add if seq == last else None,
                 actor=on.by.principal,
@@ -196,7 +194,7 @@ def append(ask: Append, on: Deciding) -> Appended:
 
 def _stored(events: Sequence[NewEvent], run: RunRow, on: Deciding) -> dict[str, EventRow]:
     """Those of the events that are stored already, by their ids."""
-    ids = [event.id for event in events if event.id is not None]
+    ids = [event.stored_id for event in events if event.stored_id is not None]
     found = ((event_id, on.draft.find_event(run.id, event_id)) for event_id in ids)
     return {event_id: row for event_id, row in found if row is not None}
 
@@ -226,7 +224,7 @@ def _added(run: RunRow, add: Mapping[str, int]) -> dict[str, int]:
 def patch(ask: Patch, on: Deciding) -> Changed:
     draft = on.draft
     run = draft.run(ask.run)
-    before = draft.find_event(run.id, CHANGE + ask.id) if ask.id is not None else None
+    before = draft.find_event(run.id, SIGN_CHANGE + ask.id) if ask.id is not None else None
     if before is not None and runs.is_own(before.actor, before.token, run, ask.fence, on.by):
         return Changed(
             run=run.key,
@@ -255,7 +253,7 @@ def patch(ask: Patch, on: Deciding) -> Changed:
         "run.changed",
         _change(ask),
         token=ask.fence,
-        event_id=CHANGE + ask.id if ask.id is not None else None,
+        event_id=SIGN_CHANGE + ask.id if ask.id is not None else None,
         add=write(ask.add) if ask.add else None,
     )
     if by_operator and on.by.kind == "person":
