@@ -32,6 +32,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "carry-out-deadlines": _job("carry out deadlines", "carry_out_deadlines"),
     "drop-dead-holds": _job("drop dead holds", "drop_dead_holds"),
     "evaluate-alerts": _job("evaluate alerts", "evaluate_alerts"),
+    "deliver-alerts": _job("deliver alerts", "deliver_alerts"),
     "move-feed": _every(1, "move_feed"),
     "make-partitions": _job("make partitions", "make_partitions"),
     "purge": _job("purge what is past its age", "purge"),

@@ -3,7 +3,8 @@
 A figure is bad at once and good only after a while: a state that is worse counts in the moment that
 its figure says so, a better one when for `hold_seconds` no figure was as bad as the state. So a
 figure that swings around its threshold is one alert, not twenty. Why the thresholds are what they
-are: docs/decisions/0012-rates-and-alerts.md.
+are: docs/decisions/0012-rates-and-alerts.md. What is told to people outside, and how often, is here
+as well (`news`); how it gets there: docs/decisions/0019-deliveries.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ EVERY_SECONDS = 15
 SILENT_SECONDS = 3 * EVERY_SECONDS
 # Fewer writes say nothing about a share of them.
 WRITES_MIN = 20
+SNOOZE_SECONDS_MIN, SNOOZE_SECONDS_MAX = 60, 30 * 86_400
+# Of what is shown, not of what is judged: a snoozed alert goes on being judged.
+SNOOZED = "snoozed"
 
 
 class State(StrEnum):
@@ -38,6 +42,7 @@ class Rule:
 
     warn, alert: from which value on, None: never. falling: the lower the worse.
     window_seconds: how far back the figure looks; 0: what stands now.
+    again_seconds: told again no sooner, whatever the site's own time for it is.
     unit: of the value: share, ratio, count, seconds, ms, percent, hours.
     message: said of a value that is known, with the figure's facts. advice: what to do next.
     """
@@ -52,6 +57,7 @@ class Rule:
     window_seconds: int = 0
     hold_seconds: int = 60
     falling: bool = False
+    again_seconds: int = 0
 
     def level(self, value: float) -> State:
         """The state that a value alone is worth."""
@@ -84,6 +90,8 @@ class Standing:
     """How a rule stands. since: the beginning of what lasts (warn and alert are one episode).
 
     held_at: when the figure was last as bad as the state. version counts the changes of state.
+    snoozed_until: nobody is told until then. told_state, told_at: what people outside were told
+    last, and when. derived: not kept so, but found by whoever looks.
     """
 
     rule: str
@@ -99,10 +107,42 @@ class Standing:
     acknowledged_at: datetime | None = None
     acknowledged_by: str | None = None
     acknowledged_why: str | None = None
+    snoozed_until: datetime | None = None
+    snoozed_by: str | None = None
+    snoozed_why: str | None = None
+    told_state: str | None = None
+    told_at: datetime | None = None
+    derived: bool = False
 
     @property
     def firing(self) -> bool:
         return self.state in FIRING
+
+    def is_snoozed(self, now: datetime) -> bool:
+        return self.snoozed_until is not None and self.snoozed_until > now
+
+    def shown(self, now: datetime) -> str:
+        """The state in one word: `snoozed` for one that fires while nobody wants to hear it."""
+        return SNOOZED if self.firing and self.is_snoozed(now) else str(self.state)
+
+
+class What(StrEnum):
+    """What a message to people outside says."""
+
+    FIRING = "firing"  # it began, or got worse
+    EASED = "eased"
+    AGAIN = "again"  # it still stands
+    OVER = "over"
+    TEST = "test"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A message that is due. severity: the worse of what was told last and what is told now."""
+
+    what: What
+    severity: State
+    standing: Standing
 
 
 def evaluate(rule: Rule, figure: Figure, before: Standing | None, now: datetime) -> Standing:
@@ -119,6 +159,8 @@ def evaluate(rule: Rule, figure: Figure, before: Standing | None, now: datetime)
         # Later than now: the clock was set back. The while counts from now on.
         held_at=min(before.held_at, now),
     )
+    if seen.snoozed_until is not None and not seen.is_snoozed(now):
+        seen = replace(seen, snoozed_until=None, snoozed_by=None, snoozed_why=None)
     if RANK[level] < RANK[before.state]:
         waited = now - seen.held_at >= timedelta(seconds=rule.hold_seconds)
         return _moved(replace(seen, held_at=now), level, now) if waited else seen
@@ -154,6 +196,42 @@ def _moved(standing: Standing, state: State, now: datetime) -> Standing:
         acknowledged_at=standing.acknowledged_at if keeps else None,
         acknowledged_by=standing.acknowledged_by if keeps else None,
         acknowledged_why=standing.acknowledged_why if keeps else None,
+    )
+
+
+def news(
+    rule: Rule, before: Standing | None, after: Standing, now: datetime, *, again_seconds: int
+) -> Notice | None:
+    """What people outside are due to be told now, if anything; `told_of` then keeps that they were.
+
+    again_seconds: after which what still stands is told again, 0: never. One that somebody is at
+    is not told again; one that is snoozed is told of only to say that it is over.
+    """
+    was = State(after.told_state) if after.told_state else State.OK
+    if not after.firing:
+        return Notice(what=What.OVER, severity=was, standing=after) if RANK[was] else None
+    if after.is_snoozed(now):
+        return None
+    if was != after.state:
+        what = What.FIRING if RANK[after.state] > RANK[was] else What.EASED
+        return Notice(
+            what=what, severity=max(was, after.state, key=RANK.__getitem__), standing=after
+        )
+    woke = before is not None and before.snoozed_until is not None and not after.snoozed_until
+    if after.acknowledged_at is not None and not woke:
+        return None
+    least = max(again_seconds, rule.again_seconds) if again_seconds else 0
+    late = after.told_at is not None and least and now - after.told_at >= timedelta(seconds=least)
+    return Notice(what=What.AGAIN, severity=after.state, standing=after) if woke or late else None
+
+
+def told_of(notice: Notice, now: datetime) -> Standing:
+    """The standing, with what was told about it."""
+    firing = notice.standing.firing
+    return replace(
+        notice.standing,
+        told_state=str(notice.standing.state) if firing else None,
+        told_at=now if firing else None,
     )
 
 
@@ -286,6 +364,36 @@ RULES: dict[str, Rule] = {
             falling=True,
             message="the key {name} ends in {value}",
             advice="Make another key and give it to those who use this one.",
+            again_seconds=86_400,
+        ),
+        Rule(
+            name="no-conflict-data",
+            title="Writes that nobody counts",
+            unit="seconds",
+            warn=120,
+            alert=240,
+            message="runs were written to for {value}, and no write was counted in that time",
+            advice="The rates and half of these rules are blind: see the log of the web processes.",
+            window_seconds=300,
+        ),
+        Rule(
+            name="evaluator-silent",
+            title="Nobody judged the alerts",
+            unit="seconds",
+            warn=120,
+            alert=600,
+            message="nobody judged the alerts for {value}, until {until}: what was then is unknown",
+            advice="Are Celery's worker and beat running? See what happened meanwhile.",
+            hold_seconds=300,
+        ),
+        Rule(
+            name="failing-targets",
+            title="Alerts that do not arrive",
+            unit="count",
+            warn=1,
+            alert=None,
+            message="targets that cannot be reached: {names}",
+            advice="See what they answer; mend the address and send a test.",
         ),
     )
 }

@@ -9,29 +9,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import QueryCanceled
 
-from agentstate.store import rates, reads
+from agentstate.store import deliveries, rates, reads
 from agentstate.store.alerting import (
     RULES,
+    SILENT_SECONDS,
     WRITES_MIN,
     Figure,
+    Notice,
     Rule,
     Standing,
     State,
     evaluate,
     is_silent,
+    news,
+    told,
+    told_of,
 )
+from agentstate.store.delivering import FAILING_SECONDS
 from agentstate.store.errors import BudgetExhausted
 from agentstate.store.minutes import LATENCY_MS
 
 ADVISORY_LOCK = 7209
 JOB = "evaluate alerts"
+SILENCE = "evaluator-silent"
 FIGURE_TIMEOUT_MS = 2_000
 NAMES_TOLD = 5
 COUNT_MAX = 1_000
@@ -181,6 +189,69 @@ def _keys(now: datetime) -> Figure:
     return Figure(value=max(0.0, hours), facts={"name": name})
 
 
+# The newest change that runs saw, the first one in the window, and the end of the last minute in
+# which a write was counted. Positions have no hole, so the first one is found by halving.
+UNCOUNTED = """
+WITH RECURSIVE ends AS (
+    SELECT min(position) AS low, max(position) AS high FROM agentstate_feed
+), halved AS (
+    SELECT low, high, 0 AS n FROM ends
+    UNION ALL
+    SELECT CASE WHEN f.at < %(since)s THEN m.middle + 1 ELSE h.low END,
+        CASE WHEN f.at < %(since)s THEN h.high ELSE m.middle END, h.n + 1
+    FROM halved h CROSS JOIN LATERAL (SELECT (h.low + h.high) / 2 AS middle) AS m
+    JOIN agentstate_feed f ON f.position = m.middle
+    WHERE h.low < h.high AND h.n < 64
+)
+SELECT
+    (SELECT at FROM agentstate_feed ORDER BY position DESC LIMIT 1),
+    (SELECT f.at FROM halved h JOIN agentstate_feed f ON f.position = h.low
+        ORDER BY h.n DESC LIMIT 1),
+    (SELECT minute + interval '1 minute' FROM agentstate_minute
+        WHERE minute > %(now)s - interval '1 hour'
+            AND (operation <> ALL(%(sweeps)s) OR events > 0)
+        ORDER BY minute DESC LIMIT 1)
+"""
+
+
+def _uncounted(now: datetime) -> Figure:
+    """How long runs have been written to without a write that was counted."""
+    since = now - timedelta(minutes=5)
+    asked = {"now": now, "since": since, "sweeps": list(rates.HOUSEKEEPING)}
+    newest, first, counted = _rows(UNCOUNTED, asked)[0]
+    if newest is None or newest < since:
+        return Figure(value=None, missing="no run was written to in these 5 min")
+    seconds = (newest - max(first, counted or first)).total_seconds()
+    fine = "" if seconds > 0 else "what is written is counted"
+    return Figure(value=max(0.0, seconds), fine=fine)
+
+
+def _unjudged(now: datetime) -> Figure:
+    """How long nobody had judged the alerts before this pass. While nobody does: `read`."""
+    ((before,),) = _rows("SELECT max(checked_at) FROM agentstate_alert", {})
+    if before is None:
+        return Figure(value=None, fine="this is the first time")
+    seconds = max(0.0, (now - before).total_seconds())
+    if seconds <= SILENT_SECONDS:
+        return Figure(value=seconds, fine="they are judged every 15 s")
+    return Figure(value=seconds, facts={"until": f"{now:%Y-%m-%d %H:%M:%S} UTC"})
+
+
+FAILING = """
+SELECT name FROM agentstate_alerttarget
+WHERE (failures > 0 AND NOT enabled)
+    OR failing_since <= %(now)s - make_interval(secs => %(seconds)s)
+ORDER BY name
+"""
+
+
+def _failing_targets(now: datetime) -> Figure:
+    names = [name for (name,) in _rows(FAILING, {"now": now, "seconds": FAILING_SECONDS})]
+    facts = {"names": ", ".join(names[:NAMES_TOLD]), "targets": names[:NAMES_TOLD]}
+    fine = "" if names else "no target fails"
+    return Figure(value=len(names), facts=facts, fine=fine)
+
+
 FIGURES: dict[str, Callable[[datetime], Figure]] = {
     "conflict-share": _of_last_minutes(_conflict_share),
     "retries-per-success": _of_last_minutes(_retries),
@@ -192,6 +263,9 @@ FIGURES: dict[str, Callable[[datetime], Figure]] = {
     "silent-jobs": _silent_jobs,
     "slow-writes": _of_last_minutes(_slow_writes),
     "key-expires": _keys,
+    "no-conflict-data": _uncounted,
+    "evaluator-silent": _unjudged,
+    "failing-targets": _failing_targets,
 }
 
 
@@ -215,21 +289,26 @@ def read_figure(rule: Rule, *, now: datetime) -> Figure:
 
 _COLUMNS = (
     "rule, state, value, message, facts, since, changed_at, held_at, checked_at, version,"
-    " acknowledged_at, acknowledged_by, acknowledged_why"
+    " acknowledged_at, acknowledged_by, acknowledged_why, snoozed_until, snoozed_by, snoozed_why,"
+    " told_state, told_at"
 )
 READ = f"SELECT {_COLUMNS} FROM agentstate_alert"  # noqa: S608  columns of our own
 SAVE = """
 INSERT INTO agentstate_alert AS a (rule, state, value, message, facts, since, changed_at, held_at,
-    checked_at, version, acknowledged_at, acknowledged_by, acknowledged_why)
+    checked_at, version, acknowledged_at, acknowledged_by, acknowledged_why, snoozed_until,
+    snoozed_by, snoozed_why, told_state, told_at)
 SELECT w.rule, w.state, w.value, w.message, w.facts, w.since, w.changed_at, w.held_at,
-    w.checked_at, w.version, w.acknowledged_at, w.acknowledged_by, w.acknowledged_why
+    w.checked_at, w.version, w.acknowledged_at, w.acknowledged_by, w.acknowledged_why,
+    w.snoozed_until, w.snoozed_by, w.snoozed_why, w.told_state, w.told_at
 FROM json_populate_recordset(NULL::agentstate_alert, %s) AS w ORDER BY w.rule
 ON CONFLICT (rule) DO UPDATE SET state = excluded.state, value = excluded.value,
     message = excluded.message, facts = excluded.facts, since = excluded.since,
     changed_at = excluded.changed_at, held_at = excluded.held_at,
     checked_at = excluded.checked_at, version = excluded.version,
     acknowledged_at = excluded.acknowledged_at, acknowledged_by = excluded.acknowledged_by,
-    acknowledged_why = excluded.acknowledged_why
+    acknowledged_why = excluded.acknowledged_why, snoozed_until = excluded.snoozed_until,
+    snoozed_by = excluded.snoozed_by, snoozed_why = excluded.snoozed_why,
+    told_state = excluded.told_state, told_at = excluded.told_at
 """
 NOTE_CHANGES = """
 INSERT INTO agentstate_alertchange (rule, before, after, value, message, at)
@@ -267,10 +346,19 @@ def evaluate_all() -> list[Change] | None:
         now = _now(cursor)
         after = [evaluate(rule, figures[n], before.get(n), now) for n, rule in RULES.items()]
         changes = [c for s in after if (c := _change(before.get(s.rule), s)) is not None]
-        cursor.execute(SAVE, [_text(after)])
+        due = [n for s in after if (n := _news(before.get(s.rule), s, now)) is not None]
+        told = {notice.standing.rule: told_of(notice, now) for notice in due}
+        cursor.execute(SAVE, [_text([told.get(s.rule, s) for s in after])])
         if changes:
             cursor.execute(NOTE_CHANGES, [_text(changes)])
+        # In this transaction: what is told was kept, and what was kept is told.
+        deliveries.enqueue(cursor, due, now)
         return changes
+
+
+def _news(before: Standing | None, after: Standing, now: datetime) -> Notice | None:
+    again = settings.ALERT_AGAIN_SECONDS
+    return news(RULES[after.rule], before, after, now, again_seconds=again)
 
 
 def _change(before: Standing | None, after: Standing) -> Change | None:
@@ -327,12 +415,34 @@ def read() -> Board:
         kept = {row[0]: _standing(row) for row in cursor.fetchall()}
     found = [(rule, kept.get(name)) for name, rule in RULES.items()]
     checked = [standing.checked_at for _, standing in found if standing is not None]
-    oldest = min(checked) if len(checked) == len(found) else None
+    # A rule that came with this release is not judged before the next pass; that is no silence.
+    newest = max(checked, default=None)
+    silent = is_silent(newest, now)
+    if silent and newest is not None:
+        found = [(r, _of_silence(r, s, newest, now) if r.name == SILENCE else s) for r, s in found]
     return Board(
         now=now,
         standings=tuple(sorted(found, key=_order)),
-        checked_at=oldest,
-        silent=is_silent(oldest, now),
+        checked_at=newest,
+        silent=silent,
+    )
+
+
+def _of_silence(
+    rule: Rule, kept: Standing | None, checked_at: datetime, now: datetime
+) -> Standing | None:
+    """How the rule about the evaluation stands while there is none: whoever looks finds it out."""
+    seconds = (now - checked_at).total_seconds()
+    return kept and replace(
+        kept,
+        state=State.ALERT,
+        value=seconds,
+        message=f"nobody has judged the alerts for {told(rule.unit, seconds)}",
+        facts={},
+        since=checked_at,
+        acknowledged_at=None,
+        snoozed_until=None,
+        derived=True,
     )
 
 
@@ -344,15 +454,21 @@ def _order(pair: tuple[Rule, Standing | None]) -> tuple[int, float]:
     return place, standing.since.timestamp() if firing and standing is not None else 0.0
 
 
+FIRING_COUNT = """
+SELECT count(*) FILTER (WHERE state = 'alert' AND acknowledged_at IS NULL
+        AND coalesce(snoozed_until <= agentstate_now(), true)),
+    coalesce(max(checked_at) < agentstate_now() - make_interval(secs => %(silent)s), false)
+FROM agentstate_alert WHERE rule = ANY(%(rules)s)
+"""
+
+
 def count_firing() -> int:
-    """How many alerts nobody has acknowledged; for the navigation."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM agentstate_alert"
-            " WHERE state = %s AND acknowledged_at IS NULL AND rule = ANY(%s)",
-            [State.ALERT, sorted(RULES)],
-        )
-        return int(cursor.fetchone()[0])
+    """How many alerts nobody has acknowledged or snoozed, for the navigation; that nobody judges
+    them any more is one of them.
+    """
+    values = {"silent": SILENT_SECONDS, "rules": sorted(RULES)}
+    ((firing, silent),) = _rows(FIRING_COUNT, values)
+    return int(firing) + bool(silent)
 
 
 CHANGES = """

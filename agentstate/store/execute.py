@@ -24,7 +24,16 @@ from django.conf import settings
 from django.db import Error as DatabaseFailure
 from django.db import connection, transaction
 
-from agentstate.store import answers, feed, listeners, minutes, partitions, spent, splits
+from agentstate.store import (
+    answers,
+    deliveries,
+    feed,
+    listeners,
+    minutes,
+    partitions,
+    spent,
+    splits,
+)
 from agentstate.store import rowsql as sql
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
@@ -34,17 +43,24 @@ from agentstate.store.commands import (
     AnnounceWorker,
     Braked,
     CarryOutDeadlines,
+    ChangeTarget,
     Claimed,
     ClaimRuns,
     Command,
+    CreateTarget,
+    DeleteTarget,
     DrainWorker,
     DropDeadHolds,
     NoteLapsed,
     OpenEffect,
     PutTelemetry,
+    ResendDelivery,
     Result,
     SetCheckpoint,
+    SnoozeAlert,
+    TryTarget,
 )
+from agentstate.store.delivering import TargetRow
 from agentstate.store.effects import SIGN_BEGUN
 from agentstate.store.errors import (
     CONFLICTS,
@@ -75,6 +91,9 @@ LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT_OF_A_BATCH = 3.0, "100ms"
 TRIES, TRIES_OF_A_BATCH = 4, 2
 BATCH = 200
 DEAD_HOLDS_PER_CHARGE = 100
+
+# Since this process began, by why; for its metrics.
+ROLLED_BACK: Counter[str] = Counter()
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +212,7 @@ def _try(
             return batch.outcomes()
         except DatabaseFailure as failed:
             tried.attempts, tried.last = tried.attempts + 1, _in_a_word(failed)
+            ROLLED_BACK[tried.last] += 1
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
@@ -467,6 +487,7 @@ class _Batch:
         splits.try_ids(cursor, parts, budgets)
         draft = Draft(self._look(cursor, parts, leases, runs, budgets))
         draft.facts.alerts = alerts
+        self._lock_targets(cursor, draft.facts, parts)
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
@@ -480,6 +501,18 @@ class _Batch:
             return {}
         cursor.execute(sql.LOCK_ALERTS, [rules])
         return {rule: (state, version) for rule, state, version in cursor.fetchall()}
+
+    def _lock_targets(self, cursor: Any, facts: Facts, parts: Sequence[Plan]) -> None:
+        names = sorted({part.target for part in parts if part.target})
+        wanted = sorted({part.delivery for part in parts if part.delivery})
+        if not names and not wanted:
+            return
+        cursor.execute(sql.COUNT_TARGETS)
+        facts.target_count = cursor.fetchone()[0]
+        cursor.execute(sql.LOCK_TARGETS, {"names": names, "deliveries": wanted})
+        facts.targets = {row[1]: sql.read_target(row) for row in cursor.fetchall()}
+        cursor.execute(sql.LOCK_DELIVERIES, [wanted])
+        facts.deliveries = {row[0]: row[1:] for row in cursor.fetchall()}
 
     def _needs_runs(self, items: Sequence[_Item]) -> bool:
         choosing = (ClaimRuns, NoteLapsed, CarryOutDeadlines)
@@ -1076,6 +1109,54 @@ def _acknowledge(cursor: Any, now: datetime, *, ask: AcknowledgeAlert, by: str) 
     cursor.execute(sql.ACKNOWLEDGE, values)
 
 
+def _snooze(
+    cursor: Any, now: datetime, *, ask: SnoozeAlert, by: str, until: datetime | None
+) -> None:
+    values = {"rule": ask.rule, "until": until, "by": by, "why": ask.reason}
+    cursor.execute(sql.SNOOZE, values)
+
+
+def _create_target(cursor: Any, now: datetime, *, ask: CreateTarget, by: str) -> None:
+    values = {
+        "id": ask.id,
+        "name": ask.name,
+        "kind": ask.kind,
+        "address": ask.address,
+        "secret": ask.secret,
+        "hint": ask.hint,
+        "least": ask.least,
+        "rules": list(ask.rules),
+        "by": by,
+        "at": now,
+    }
+    cursor.execute(sql.CREATE_TARGET, values)
+
+
+def _change_target(cursor: Any, now: datetime, *, target: TargetRow, off_why: str | None) -> None:
+    values = {
+        "id": target.id,
+        "least": target.least,
+        "rules": list(target.rules),
+        "version": target.version,
+        "enabled": target.enabled,
+        "off_why": off_why,
+        "at": now,
+    }
+    cursor.execute(sql.CHANGE_TARGET, values)
+
+
+def _delete_target(cursor: Any, now: datetime, *, target: TargetRow) -> None:
+    cursor.execute(sql.DELETE_TARGET, [target.id])
+
+
+def _test_target(cursor: Any, now: datetime, *, target: TargetRow, id: UUID, by: str) -> None:
+    deliveries.enqueue_test(cursor, target, now, id=id, by=by)
+
+
+def _resend(cursor: Any, now: datetime, *, id: UUID, more: int) -> None:
+    cursor.execute(sql.RESEND, {"id": id, "more": more, "at": now})
+
+
 _OTHER: dict[str, Callable[..., None]] = {
     "create-key": _create_key,
     "revoke-key": _revoke_key,
@@ -1084,6 +1165,12 @@ _OTHER: dict[str, Callable[..., None]] = {
     "drain": _save_drain,
     "checkpoint": _save_checkpoint,
     "acknowledge": _acknowledge,
+    "snooze": _snooze,
+    "target": _create_target,
+    "target-change": _change_target,
+    "target-delete": _delete_target,
+    "test": _test_target,
+    "resend": _resend,
 }
 
 
@@ -1097,7 +1184,10 @@ def moving_the_feed() -> Iterator[None]:
         feed.MOVER.stop()
 
 
-# The sweeps choose their rows themselves, many at a time: they hold up nobody else's command.
-ALONE = (NoteLapsed, DropDeadHolds, CarryOutDeadlines)
+# The sweeps choose their rows themselves, many at a time: they hold up nobody else's command. What
+# is done to targets is decided from their rows as they are stored, and rare.
+SWEEPS = (NoteLapsed, DropDeadHolds, CarryOutDeadlines)
+OF_TARGETS = (CreateTarget, ChangeTarget, DeleteTarget, TryTarget, ResendDelivery)
+ALONE = (*SWEEPS, *OF_TARGETS)
 WRITES = Lane(together=_together, alone=_alone)
 LEASES = Lane(together=_together, alone=_alone)

@@ -28,6 +28,7 @@ JOBS: dict[str, int] = {
     "move feed": 5,
     "drop dead holds": 10,
     "evaluate alerts": 15,
+    "deliver alerts": 5,
     "purge what is past its age": 300,
     "drop weeks that are over": 300,
     "make partitions": 3_600,

@@ -17,6 +17,7 @@ WRITERS = {
     "partitions.py",
     "keys.py",
     "alerts.py",
+    "deliveries.py",
     "retention.py",
     "repair.py",
     "recount.py",

@@ -13,6 +13,7 @@ from agentstate.store.commands import (
     BrakeRun,
     CarryOutDeadlines,
     ChangeCap,
+    ChangeTarget,
     Check,
     ClaimRuns,
     Command,
@@ -20,6 +21,8 @@ from agentstate.store.commands import (
     CreateBudget,
     CreateKey,
     CreateRun,
+    CreateTarget,
+    DeleteTarget,
     DrainWorker,
     DropDeadHolds,
     ImportRun,
@@ -31,16 +34,19 @@ from agentstate.store.commands import (
     ReleaseLease,
     ReleaseReservation,
     RenewLease,
+    ResendDelivery,
     Reserve,
     Result,
     RevokeKey,
     SetCheckpoint,
     SignalRun,
+    SnoozeAlert,
     Spend,
     SplitBudget,
     Transition,
+    TryTarget,
 )
-from agentstate.store.rules.deciding.alerts import acknowledge_alert
+from agentstate.store.rules.deciding.alerts import acknowledge_alert, snooze_alert
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
     change_cap,
@@ -73,6 +79,13 @@ from agentstate.store.rules.deciding.runs import (
     put_telemetry,
     signal_run,
     transition,
+)
+from agentstate.store.rules.deciding.targets import (
+    change_target,
+    create_target,
+    delete_target,
+    resend_delivery,
+    try_target,
 )
 from agentstate.store.rules.deciding.workers import announce_worker, drain_worker
 from agentstate.store.rules.draft import Draft
@@ -124,6 +137,12 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     DrainWorker: drain_worker,
     SetCheckpoint: set_checkpoint,
     AcknowledgeAlert: acknowledge_alert,
+    SnoozeAlert: snooze_alert,
+    CreateTarget: create_target,
+    ChangeTarget: change_target,
+    DeleteTarget: delete_target,
+    TryTarget: try_target,
+    ResendDelivery: resend_delivery,
     Check: check,
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,
