@@ -22,6 +22,7 @@ CHECKS: dict[str, list[str]] = {
     "lint": ["-m", "ruff", "check", "--quiet", "."],
     "types": ["-m", "mypy", "."],
     "types of the client": ["-m", "mypy", "--config-file=client/pyproject.toml", "client"],
+    "sync client as made": ["client/make_sync.py", "--check"],
     "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
     "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
     "templates": ["-m", "djlint", "--lint", "--quiet", "templates"],

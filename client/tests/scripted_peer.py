@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import agentstate_client
-from agentstate_client import RetryPolicy
+from agentstate_client import Client, RetryPolicy
 
+Make = Callable[..., Client]
 KEY = "ask_secret-that-nobody-may-see"
 QUICK = RetryPolicy(attempts=4, total_seconds=10, first_delay_seconds=0.02)
 AT = "2026-01-02T03:04:05.678901Z"

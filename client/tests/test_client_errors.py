@@ -5,7 +5,7 @@ import pickle
 import traceback
 
 import pytest
-from scripted_peer import KEY, Peer, problem
+from scripted_peer import KEY, Make, Peer, problem
 
 import agentstate_client
 from agentstate_client import (
@@ -103,13 +103,13 @@ def test_every_error_survives_pickling(peer: Peer, client: Client) -> None:
 
 
 def test_the_key_is_nowhere_to_be_read(
-    peer: Peer, client: Client, caplog: pytest.LogCaptureFixture
+    peer: Peer, client: Client, caplog: pytest.LogCaptureFixture, make_client: Make
 ) -> None:
     caplog.set_level(logging.DEBUG)
     peer.says("/runs/42/events", problem(401, "unauthenticated"))
     with pytest.raises(Refused) as refused:
         client.run("42").append()
-    unreachable = Client(
+    unreachable = make_client(
         "http://127.0.0.1:9", KEY, worker="w", retry=agentstate_client.RetryPolicy(1)
     )
     with pytest.raises(Unreachable) as silent:
@@ -127,15 +127,17 @@ def test_the_key_is_nowhere_to_be_read(
 
 
 @pytest.mark.parametrize("key", ["", "two words", "new\nline", "ключ"])
-def test_a_key_that_cannot_be_one_is_refused_without_showing_it(key: str) -> None:
+def test_a_key_that_cannot_be_one_is_refused_without_showing_it(
+    key: str, make_client: Make
+) -> None:
     with pytest.raises(ValueError, match="key: printable") as refused:
-        Client("http://127.0.0.1:8000", key)
+        make_client("http://127.0.0.1:8000", key)
     assert not key or key not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://x/?a=1", "http://a:b@x"]
 )
-def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
+def test_an_address_that_cannot_be_one_is_refused(url: str, make_client: Make) -> None:
     with pytest.raises(ValueError, match="url: an http or https address"):
-        Client(url, "k")
+        make_client(url, "k")

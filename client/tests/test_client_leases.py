@@ -15,6 +15,7 @@ import pytest
 from scripted_peer import (
     KEY,
     QUICK,
+    Make,
     Peer,
     Reply,
     appended,
@@ -41,7 +42,7 @@ from agentstate_client import (
     Unreachable,
     Unsendable,
 )
-from agentstate_client.leases import margin_seconds
+from agentstate_client.holding import margin_seconds
 
 ACQUIRE, RENEW, RELEASE = "/leases/u/acquire", "/leases/u/renew", "/leases/u/release"
 
@@ -276,8 +277,8 @@ def test_threads_come_again_with_the_next_lease(unit: Peer, client: Client) -> N
     eventually(lambda: threads_of_leases() == [])
 
 
-def test_closing_gives_back_what_is_held(unit: Peer) -> None:
-    client = Client(unit.url, KEY, retry=QUICK)
+def test_closing_gives_back_what_is_held(unit: Peer, make_client: Make) -> None:
+    client = make_client(unit.url, KEY, retry=QUICK)
     lease = client.lease("u")
     client.close()
     assert len(unit.to(RELEASE)) == 1
@@ -285,9 +286,9 @@ def test_closing_gives_back_what_is_held(unit: Peer) -> None:
     eventually(lambda: threads_of_leases() == [])
 
 
-def test_closing_does_not_wait_for_a_store_that_is_silent(unit: Peer) -> None:
+def test_closing_does_not_wait_for_a_store_that_is_silent(unit: Peer, make_client: Make) -> None:
     unit.says(RELEASE, Reply(until=threading.Event()))
-    client = Client(unit.url, KEY, retry=QUICK)
+    client = make_client(unit.url, KEY, retry=QUICK)
     leases = [client.lease("u") for _ in range(20)]
     started = time.monotonic()
     client.close()

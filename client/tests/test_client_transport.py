@@ -10,11 +10,13 @@ from scripted_peer import (
     AT,
     KEY,
     QUICK,
+    Make,
     Peer,
     Reply,
     appended,
     claimed,
     eventually,
+    granted,
     problem,
     run_script,
 )
@@ -25,6 +27,7 @@ from agentstate_client import (
     Client,
     ClientClosed,
     Event,
+    LeaseLost,
     NewBudget,
     RetryPolicy,
     SeqConflict,
@@ -34,7 +37,7 @@ from agentstate_client import (
     Unsendable,
 )
 from agentstate_client.errors import lost_here
-from agentstate_client.transport import Call
+from agentstate_client.holding import Holding
 
 EVENTS = "/runs/42/events"
 
@@ -112,10 +115,10 @@ def test_attempts_are_bounded_and_the_last_refusal_is_raised(peer: Peer, client:
     assert len(peer.to(EVENTS)) == QUICK.attempts
 
 
-def test_no_attempt_starts_after_the_total_deadline(peer: Peer) -> None:
+def test_no_attempt_starts_after_the_total_deadline(peer: Peer, make_client: Make) -> None:
     policy = RetryPolicy(attempts=1_000, total_seconds=0.3, first_delay_seconds=0.05)
     peer.says(EVENTS, problem(503, "unavailable", "same-request", headers={"Retry-After": "0"}))
-    with Client(peer.url, KEY, retry=policy) as client, pytest.raises(Unavailable):
+    with make_client(peer.url, KEY, retry=policy) as client, pytest.raises(Unavailable):
         client.run("42").append(Event("a"))
     assert 1 < len(peer.to(EVENTS)) < 100
 
@@ -161,11 +164,11 @@ def test_a_full_jitter_stays_below_its_ceiling() -> None:
         assert most * 0.8 < max(waits) <= most
 
 
-def test_nobody_there_is_unreachable_and_certainly_not_written() -> None:
+def test_nobody_there_is_unreachable_and_certainly_not_written(make_client: Make) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        client = Client(f"http://127.0.0.1:{port}", KEY, retry=QUICK)
+        client = make_client(f"http://127.0.0.1:{port}", KEY, retry=QUICK)
         with pytest.raises(Unreachable) as silent:
             client.run("42").append(Event("a"))
     assert silent.value.outcome_unknown is False
@@ -173,7 +176,9 @@ def test_nobody_there_is_unreachable_and_certainly_not_written() -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "silence", "gateway"])
-def test_no_answer_after_sending_says_that_the_outcome_is_unknown(peer: Peer, how: str) -> None:
+def test_no_answer_after_sending_says_that_the_outcome_is_unknown(
+    peer: Peer, how: str, make_client: Make
+) -> None:
     reply = {
         "cut": Reply(cut=True),
         "silence": Reply(until=threading.Event()),
@@ -181,7 +186,7 @@ def test_no_answer_after_sending_says_that_the_outcome_is_unknown(peer: Peer, ho
     }[how]
     peer.says(EVENTS, reply)
     policy = RetryPolicy(attempts=2, first_delay_seconds=0.01)
-    with Client(peer.url, KEY, retry=policy, timeout_seconds=0.3) as client:
+    with make_client(peer.url, KEY, retry=policy, timeout_seconds=0.3) as client:
         with pytest.raises(Unreachable) as silent:
             client.run("42").append(Event("a"))
         assert silent.value.outcome_unknown is True
@@ -258,29 +263,26 @@ def test_what_cannot_be_a_segment_never_leaves(peer: Peer, client: Client, key: 
 
 
 def test_a_write_that_had_to_wait_for_its_connection_does_not_leave_too_late(
-    peer: Peer, client: Client
+    peer: Peer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last look at the lease is when the first byte is about to go."""
+    peer.says("/leases/run%3A42/acquire", granted("run:42"))
+    peer.says("/leases/run%3A42/release", Reply(200, {}))
+    run = client.run("42").acquire()
+    looks = []
 
-    class RunsOutWhileConnecting:
-        token, looks = 7, 0
+    def guard(lease: object) -> None:
+        looks.append(lease)
+        if len(looks) == 2:
+            raise lost_here("deadline", "it ran out while connecting")
 
-        def guard(self) -> None:
-            self.looks += 1
-            if self.looks == 2:
-                raise lost_here("deadline", "too late")
-
-        def note_refusal(self, refused: object) -> None: ...
-
-        def wait_over(self, seconds: float) -> None: ...
-
-    fence = RunsOutWhileConnecting()
-    with pytest.raises(Exception, match="too late"):
-        client._transport.send(Call("POST", EVENTS, b"{}", fence=fence, keyed=True))
-    assert fence.looks == 2
-    assert peer.seen == []
+    monkeypatch.setattr(Holding, "guard", guard)
+    with pytest.raises(LeaseLost, match="while connecting"):
+        run.append(Event("a"))
+    assert len(looks) == 2
+    assert peer.to(EVENTS) == []
     peer.says(EVENTS, appended())
-    assert client.run("42").append(Event("a")).first_seq == 3
+    assert run.append(Event("a")).first_seq == 3
 
 
 def test_a_run_is_made_with_all_that_was_given_and_nothing_else(peer: Peer, client: Client) -> None:
@@ -341,8 +343,8 @@ def test_events_are_read_page_by_page_until_the_end(peer: Peer, client: Client) 
     ]
 
 
-def test_a_closed_client_sends_nothing(peer: Peer) -> None:
-    client = Client(peer.url, KEY)
+def test_a_closed_client_sends_nothing(peer: Peer, make_client: Make) -> None:
+    client = make_client(peer.url, KEY)
     client.close()
     client.close()
     with pytest.raises(ClientClosed):
@@ -350,10 +352,10 @@ def test_a_closed_client_sends_nothing(peer: Peer) -> None:
     assert peer.seen == []
 
 
-def test_closing_ends_a_wait_between_two_attempts(peer: Peer) -> None:
+def test_closing_ends_a_wait_between_two_attempts(peer: Peer, make_client: Make) -> None:
     policy = RetryPolicy(first_delay_seconds=20, longest_delay_seconds=20)
     peer.says(EVENTS, problem(503, "unavailable", "same-request", headers={"Retry-After": "20"}))
-    client = Client(peer.url, KEY, retry=policy)
+    client = make_client(peer.url, KEY, retry=policy)
     raised: list[BaseException] = []
 
     def write() -> None:
@@ -391,10 +393,10 @@ def test_a_client_of_before_a_fork_says_so() -> None:
     assert run_script(FORKED).returncode == 7
 
 
-def test_a_worker_is_another_one_each_time_it_starts(peer: Peer) -> None:
+def test_a_worker_is_another_one_each_time_it_starts(peer: Peer, make_client: Make) -> None:
     peer.says("/leases/claim", claimed())
     for _ in range(2):
-        with Client(peer.url, KEY, worker="w-1") as client:
+        with make_client(peer.url, KEY, worker="w-1") as client:
             client.claim(limit=3, ttl_seconds=30, task="audit", tag="eu")
     first, second = (s.body for s in peer.to("/leases/claim"))
     assert first["owner"].startswith("w-1~")

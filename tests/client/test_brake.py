@@ -1,7 +1,7 @@
 """A client on a braked run waits as it is told, and gets through."""
 
 import pytest
-from agentstate_client import Client, Event, RetryPolicy
+from agentstate_client import Event, RetryPolicy
 from agentstate_client.errors import RunHot
 
 from agentstate import store
@@ -29,8 +29,8 @@ def test_writes_to_a_braked_run_come_through_in_order(worker):
     run.complete({"ok": True})
 
 
-def test_who_may_not_wait_is_told_that_the_run_is_hot(live_server, api_key):
-    with Client(live_server.url, api_key, worker="w", retry=RetryPolicy(attempts=1)) as client:
+def test_who_may_not_wait_is_told_that_the_run_is_hot(live_server, api_key, make_client):
+    with make_client(live_server.url, api_key, worker="w", retry=RetryPolicy(attempts=1)) as client:
         client.create(task="audit checkout", key="42")
         store.execute(BrakeRun(run="42", per_second=1, seconds=60, reason="x"), by=SYSTEM)
         client.run("42").append(Event("step.done"))

@@ -16,8 +16,9 @@ from agentstate_client import (
     Unreachable,
     Unsendable,
     VersionConflict,
-    following,
 )
+from agentstate_client._async import following as async_following
+from agentstate_client._sync import following as sync_following
 
 from agentstate.store.execute import moving_the_feed
 from tests.api.serving import serving
@@ -36,11 +37,11 @@ def between(transactional_db: None) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def follower(between: Proxy, api_key: str) -> Iterator[Callable[..., Client]]:
+def follower(between: Proxy, api_key: str, make_client) -> Iterator[Callable[..., Client]]:
     made: list[Client] = []
 
     def make(name: str = "w") -> Client:
-        made.append(Client(between.url, api_key, worker=name, retry=QUICK, timeout_seconds=30))
+        made.append(make_client(between.url, api_key, worker=name, retry=QUICK, timeout_seconds=30))
         return made[-1]
 
     yield make
@@ -163,7 +164,8 @@ def test_what_is_gone_is_raised_with_where_to_begin_anew(follower):
 
 
 def test_a_silent_store_is_waited_for_and_then_said(follower, between, monkeypatch):
-    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.05)
+    for following in (sync_following, async_following):
+        monkeypatch.setattr(following, "PAUSE_SECONDS", 0.05)
     client = follower()
     run = client.create(task="audit", key="42", status="running")
     followed = run.follow(patience_seconds=0)

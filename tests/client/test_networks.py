@@ -7,7 +7,6 @@ import logging
 import pytest
 from agentstate_client import (
     Charge,
-    Client,
     Event,
     Exists,
     LeaseHeld,
@@ -99,8 +98,8 @@ def test_a_real_conflict_still_shows_after_a_lost_answer(worker, proxy):
         client.create(task="t", key="42")
 
 
-def test_one_who_gives_up_says_that_it_may_have_happened(proxy, api_key):
-    with Client(proxy.url, api_key, retry=Policy(attempts=1)) as client:
+def test_one_who_gives_up_says_that_it_may_have_happened(proxy, api_key, make_client):
+    with make_client(proxy.url, api_key, retry=Policy(attempts=1)) as client:
         proxy.cut_answers("POST /api/v1/runs ")
         with pytest.raises(Unreachable) as silent:
             client.create(task="t", key="42")

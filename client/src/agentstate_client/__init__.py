@@ -7,6 +7,8 @@
 ...             run.append(Event("tool.returned", {"ok": True}), add={"steps_done": 1})
 ...             run.complete({"verdict": "clean"})
 
+`AsyncClient` is the same with the same names, awaited.
+
 Every write under a lease carries its fencing token; a worker that was overtaken can write
 nothing. All errors: agentstate_client.errors. Log: the logger `agentstate_client`, silent by
 default.
@@ -14,7 +16,14 @@ default.
 
 import logging
 
-from agentstate_client.client import Client
+from agentstate_client._async.client import AsyncClient
+from agentstate_client._async.following import AsyncChange
+from agentstate_client._async.leases import AsyncLease
+from agentstate_client._async.runs import AsyncBudget, AsyncRun
+from agentstate_client._sync.client import Client
+from agentstate_client._sync.following import Change
+from agentstate_client._sync.leases import Lease
+from agentstate_client._sync.runs import Budget, Run
 from agentstate_client.errors import (
     AgentStateError,
     AlreadyTerminal,
@@ -62,12 +71,10 @@ from agentstate_client.errors import (
     UnstorableText,
     VersionConflict,
 )
-from agentstate_client.leases import Lease
 from agentstate_client.payloads import RawJSON
 from agentstate_client.records import (
     Appended,
     Applied,
-    Change,
     Charge,
     Charged,
     Duplicate,
@@ -80,7 +87,6 @@ from agentstate_client.records import (
     Swapped,
 )
 from agentstate_client.retry import RetryPolicy
-from agentstate_client.runs import Budget, Run
 from agentstate_client.version import VERSION
 
 __all__ = [
@@ -88,6 +94,11 @@ __all__ = [
     "AlreadyTerminal",
     "Appended",
     "Applied",
+    "AsyncBudget",
+    "AsyncChange",
+    "AsyncClient",
+    "AsyncLease",
+    "AsyncRun",
     "AttemptsExhausted",
     "BatchRefused",
     "Budget",

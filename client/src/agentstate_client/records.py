@@ -7,9 +7,9 @@ nobody else. Members that a newer server adds are left alone; `document` has the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -187,7 +187,7 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangeRecord:
     """What one batch wrote for a run: its events first_seq to last_seq, of these types."""
 
     position: int
@@ -197,16 +197,6 @@ class Change:
     version: int
     types: tuple[str, ...]
     at: datetime
-    acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
-
-    def ack(self) -> None:
-        """Say that this change, and every one before it, has been dealt with.
-
-        Raises VersionConflict when another process of this consumer is further already.
-        """
-        if self.acknowledge is None:
-            raise ValueError("there is nobody to say it for: follow the feed with a consumer")
-        self.acknowledge(self.position)
 
 
 class Swapped(NamedTuple):
@@ -315,13 +305,11 @@ def read_events(text: str) -> tuple[RecordedEvent, ...]:
         return tuple(_event(text, at) for at in _item_starts(text))
 
 
-def read_changes(
-    document: Mapping[str, Any], *, acknowledge: Callable[[int], None] | None
-) -> tuple[tuple[Change, ...], int]:
+def read_changes(document: Mapping[str, Any]) -> tuple[tuple[ChangeRecord, ...], int]:
     """The changes of one page of the feed, and the position to go on from."""
     with _shape("a page of the feed"):
         changes = tuple(
-            Change(
+            ChangeRecord(
                 position=item["position"],
                 run=item["run"],
                 first_seq=item["first_seq"],
@@ -329,7 +317,6 @@ def read_changes(
                 version=item["version"],
                 types=tuple(item["types"]),
                 at=read_moment(item["at"]),
-                acknowledge=acknowledge,
             )
             for item in document["items"]
         )

@@ -14,15 +14,19 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
 from agentstate_client import clock
+from agentstate_client._sync.transport import Call, Transport
+from agentstate_client.calls import Answer, Departure, path_of
 from agentstate_client.errors import AgentStateError, LeaseLost, NotFound, Refused
-from agentstate_client.leases import Lease
+from agentstate_client.holding import Holding
 from agentstate_client.payloads import encode
 from agentstate_client.records import read_renewal, read_renewals
-from agentstate_client.retry import retry_after_seconds
-from agentstate_client.transport import Answer, Call, Departure, Transport, path_of
+from agentstate_client.retry import RetryPolicy, retry_after_seconds
+
+AnyLease = Holding[Any]
 
 log = logging.getLogger("agentstate_client")
 
@@ -35,16 +39,19 @@ NAP_SECONDS_MAX = 1.0
 
 
 class Renewals:
-    """The leases of one client. `transport` is used for nothing else."""
+    """The leases of one client, sync or async: to a thread it is all the same."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, *, url: str, key: str) -> None:
+        # Connections of its own, so that a renewal never waits for one behind the work.
+        self._transport = Transport(
+            url=url, key=key, retry=RetryPolicy(), timeout_seconds=ATTEMPT_SECONDS_MAX
+        )
         self._changed = threading.Condition()
         # A lease whose handle nobody has any more is not kept: it runs out, and others go on.
-        self._leases: WeakSet[Lease] = WeakSet()
+        self._leases: WeakSet[AnyLease] = WeakSet()
         self._threads: tuple[threading.Thread, ...] = ()
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: AnyLease) -> None:
         """Keep a lease alive from now on, until it is over. Raises RuntimeError when the system
         has no thread left for that; the lease then runs out.
         """
@@ -71,10 +78,10 @@ class Renewals:
         with self._changed:
             self._changed.notify_all()
 
-    def close(self) -> tuple[Lease, ...]:
+    def close(self) -> tuple[AnyLease, ...]:
         """Renew nothing more. Returns the leases that have still to be given back."""
         with self._changed:
-            held = tuple(lease for lease in self._leases if lease.note_close())
+            held = tuple(lease for lease in self._leases if lease.note_release())
             self._changed.notify_all()
         self._transport.close()
         return held
@@ -87,7 +94,7 @@ class Renewals:
         while self._until_due(lambda lease: lease.deadline):
             pass  # to ask a lease for its state is what makes it see that its deadline has passed
 
-    def _until_due(self, due_at: Callable[[Lease], float]) -> bool:
+    def _until_due(self, due_at: Callable[[AnyLease], float]) -> bool:
         """Wait until a lease is due; False, and both threads end, when there is none left."""
         with self._changed:
             while threading.current_thread() in self._threads:
@@ -113,14 +120,14 @@ class Renewals:
                 log.exception("renewing %s failed", ", ".join(lease.unit for lease in leases))
                 self._try_again(leases, AgentStateError(repr(bug)))
 
-    def _due_groups(self) -> list[list[Lease]]:
+    def _due_groups(self) -> list[list[AnyLease]]:
         """What goes in one request each, the most urgent first: leases of one ttl go together, and
         those that are nearly due with them. One that has progress to report goes by itself.
         """
         with self._changed:
             held = [lease for lease in self._leases if lease.state == "held"]
         now = clock.now()
-        groups: dict[tuple[int, int], list[Lease]] = {}
+        groups: dict[tuple[int, int], list[AnyLease]] = {}
         for lease in sorted(held, key=lambda lease: lease.deadline):
             if lease.renew_at <= now + lease.ttl_seconds * NEARLY_DUE_PART:
                 alone = lease.token if lease.has_progress else 0
@@ -132,7 +139,7 @@ class Renewals:
             for start in range(0, len(group), GROUP_LEASES_MAX)
         ]
 
-    def _renew_one(self, lease: Lease) -> None:
+    def _renew_one(self, lease: AnyLease) -> None:
         progress = lease.take_progress()
         document = {"token": lease.token, "ttl_seconds": lease.ttl_seconds}
         carried = {} if progress is None else {"progress": progress}
@@ -151,7 +158,7 @@ class Renewals:
         else:
             lease.note_renewal(sent_at=answer.sent_at, expires_at=expires_at, signals=signals)
 
-    def _renew_many(self, leases: list[Lease]) -> None:
+    def _renew_many(self, leases: list[AnyLease]) -> None:
         """One request for leases of one ttl; each has an answer of its own."""
         document = {
             "items": [{"unit": lease.unit, "token": lease.token} for lease in leases],
@@ -174,7 +181,7 @@ class Renewals:
                 expires_at, signals = outcome
                 lease.note_renewal(sent_at=answer.sent_at, expires_at=expires_at, signals=signals)
 
-    def _send(self, call: Call, leases: list[Lease], departure: Departure) -> Answer:
+    def _send(self, call: Call, leases: list[AnyLease], departure: Departure) -> Answer:
         """One attempt, short enough to leave time for another before any lease at all is lost."""
         with self._changed:
             remaining = [lease.remaining_seconds for lease in (*self._leases, *leases)]
@@ -186,7 +193,7 @@ class Renewals:
             timeout_seconds=max(ATTEMPT_SECONDS_MIN, min(ATTEMPT_SECONDS_MAX, most_seconds)),
         )
 
-    def _try_again(self, leases: list[Lease], trouble: AgentStateError) -> None:
+    def _try_again(self, leases: list[AnyLease], trouble: AgentStateError) -> None:
         asked = retry_after_seconds(trouble) + random.uniform(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX)
         held = [lease for lease in leases if lease.state == "held"]
         for lease in held:

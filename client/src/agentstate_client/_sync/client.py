@@ -1,3 +1,5 @@
+# Made from _async/client.py by make_sync.py. Change it there.
+
 """The client: one address, one API key, one worker."""
 
 from __future__ import annotations
@@ -5,23 +7,27 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+from agentstate_client._sync.following import Change, FeedReader, check_types
+from agentstate_client._sync.leases import Lease
+from agentstate_client._sync.runs import Run
+from agentstate_client._sync.swapping import AttrsChange, applied, swap, swapped
+from agentstate_client._sync.transport import Call, Transport
+from agentstate_client._sync.waiting import carried_through, taking
+from agentstate_client.calls import Answer, Departure, log, path_of
 from agentstate_client.errors import AgentStateError, LeaseLost, NotFound, Unsendable
-from agentstate_client.following import FeedReader, check_types
-from agentstate_client.leases import Lease
+from agentstate_client.holding import Holding
 from agentstate_client.payloads import RawJSON, encode
 from agentstate_client.records import (
     Applied,
-    Change,
     Duplicate,
     Event,
     Grant,
     NewBudget,
-    RunRecord,
     Swapped,
     read_grant,
     read_grants,
@@ -29,9 +35,6 @@ from agentstate_client.records import (
 )
 from agentstate_client.renewals import Renewals
 from agentstate_client.retry import RetryPolicy
-from agentstate_client.runs import Run
-from agentstate_client.swapping import applied, swap, swapped
-from agentstate_client.transport import Answer, Call, Departure, Transport, log, path_of
 
 GIVE_BACK_SECONDS = 2.0
 
@@ -65,11 +68,10 @@ class Client:
         self._transport = Transport(
             url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
         )
-        # Connections of its own, so that a renewal never waits for one behind the work.
-        self._renewals = Renewals(self._transport.another())
+        self._renewals = Renewals(url=url, key=key)
 
     def __repr__(self) -> str:
-        return f"<Client {self.owner} of {self._transport.base}>"
+        return f"<{type(self).__name__} {self.owner} of {self._transport.base}>"
 
     def create(
         self,
@@ -140,16 +142,7 @@ class Client:
             "ttl_seconds": ttl_seconds,
             **{name: value for name, value in (("task", task), ("tag", tag)) if value is not None},
         }
-        try:
-            answer = self._grant_call("/leases/claim", document, ttl_seconds)
-        except LeaseLost as late:
-            # The answer to the first attempt was lost, and what it granted is over by now.
-            log.warning("what was claimed came too late: %s", late)
-            return []
-        return [
-            self._handle(str(grant.run), self._hold(grant, ttl_seconds, answer), grant.seen)
-            for grant in read_grants(answer.text)
-        ]
+        return carried_through(self._claim(document, ttl_seconds), _release_all)
 
     def lease(self, unit: str, *, ttl_seconds: int = 60) -> Lease:
         """Take a unit and keep it: `with client.lease("crawl:example.org") as lease: …`.
@@ -157,7 +150,7 @@ class Client:
         Raises LeaseHeld (owner, expires_in_ms) while another lease is live, also one of this
         worker. For a run use `client.run(key).acquire()`: its handle writes under the lease.
         """
-        return self._acquire(unit, ttl_seconds)[0]
+        return taking(self._lease(unit, ttl_seconds))
 
     def feed(
         self,
@@ -182,7 +175,7 @@ class Client:
     def cas(
         self,
         run: str | Run,
-        change: Callable[[RunRecord], Mapping[str, Any] | None],
+        change: AttrsChange,
         *,
         attempts: int = 5,
     ) -> Swapped:
@@ -199,7 +192,7 @@ class Client:
         self,
         change_id: str,
         run: str | Run,
-        change: Callable[[RunRecord], Mapping[str, Any] | None],
+        change: AttrsChange,
         *,
         attempts: int = 5,
     ) -> Applied | Duplicate:
@@ -216,7 +209,7 @@ class Client:
     def _swap(
         self,
         run: str | Run,
-        change: Callable[[RunRecord], Mapping[str, Any] | None],
+        change: AttrsChange,
         attempts: int,
         *,
         change_id: str | None = None,
@@ -261,13 +254,31 @@ class Client:
             transport=self._transport, key=key, acquire=self._acquire, lease=lease, seen=seen
         )
 
+    def _claim(self, document: Mapping[str, Any], ttl_seconds: int) -> list[Run]:
+        try:
+            answer = self._ask("/leases/claim", document, ttl_seconds)
+        except LeaseLost as late:
+            # The answer to the first attempt was lost, and what it granted is over by now.
+            log.warning("what was claimed came too late: %s", late)
+            return []
+        return [
+            self._handle(str(grant.run), self._hold(grant, ttl_seconds, answer), grant.seen)
+            for grant in read_grants(answer.text)
+        ]
+
+    def _lease(self, unit: str, ttl_seconds: int) -> Lease:
+        return (self._acquire(unit, ttl_seconds))[0]
+
     def _acquire(self, unit: str, ttl_seconds: int) -> tuple[Lease, Mapping[str, Any]]:
+        return carried_through(self._take(unit, ttl_seconds), _release_taken)
+
+    def _take(self, unit: str, ttl_seconds: int) -> tuple[Lease, Mapping[str, Any]]:
         document = {"owner": self.owner, "ttl_seconds": ttl_seconds}
-        answer = self._grant_call(path_of("leases", unit, "acquire"), document, ttl_seconds)
+        answer = self._ask(path_of("leases", unit, "acquire"), document, ttl_seconds)
         grant = read_grant(answer.text)
         return self._hold(grant, ttl_seconds, answer), grant.seen
 
-    def _grant_call(self, path: str, document: Mapping[str, Any], ttl_seconds: int) -> Answer:
+    def _ask(self, path: str, document: Mapping[str, Any], ttl_seconds: int) -> Answer:
         # Waiting for a grant until it has run out would be of no use.
         useful = ttl_seconds if type(ttl_seconds) is int and ttl_seconds > 0 else None
         return self._transport.send(
@@ -289,7 +300,16 @@ class Client:
         self._renewals.wake()
 
 
-def _release_of(lease: Lease, within_seconds: float | None = None) -> Call:
+def _release_all(runs: list[Run]) -> None:
+    for run in runs:
+        run.release()
+
+
+def _release_taken(taken: tuple[Lease, Mapping[str, Any]]) -> None:
+    taken[0].release()
+
+
+def _release_of(lease: Holding[Any], within_seconds: float | None = None) -> Call:
     path = path_of("leases", lease.unit, "release")
     return Call("POST", path, encode({"token": lease.token}), total_seconds=within_seconds)
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from agentstate_client._async.transport import AsyncCall, AsyncFence, AsyncTransport
+from agentstate_client._async.waiting import AsyncMade, resolved
+from agentstate_client.calls import Answer, path_of
 from agentstate_client.errors import GaveUp, Refused, SeqConflict, VersionConflict
 from agentstate_client.payloads import encode
 from agentstate_client.records import Applied, Duplicate, RunRecord, Swapped
-from agentstate_client.transport import Answer, Call, Fence, Transport, path_of
 
-Change = Callable[[RunRecord], "Mapping[str, Any] | None"]
+New = Mapping[str, Any] | None
+AsyncAttrsChange = Callable[[RunRecord], AsyncMade[New]]
 T = TypeVar("T")
 
 
-def until_it_holds(
-    transport: Transport,
+async def until_it_holds(
+    transport: AsyncTransport,
     conflict: type[Refused],
-    once: Callable[[int, Refused | None], T],
+    once: Callable[[int, Refused | None], Awaitable[T]],
     *,
     attempts: int,
 ) -> T:
@@ -30,23 +33,23 @@ def until_it_holds(
     attempt, met = 1, None
     while True:
         try:
-            return once(attempt, met)
+            return await once(attempt, met)
         except conflict as another:
             if attempt >= attempts:
                 raise GaveUp(attempt, another) from another
             met = another
             # Full jitter: two that met once should not meet again.
-            transport.sleep(transport.retry.delay_seconds(attempt, another))
+            await transport.sleep(transport.retry.delay_seconds(attempt, another))
             attempt += 1
 
 
-def swap(
-    transport: Transport,
+async def swap(
+    transport: AsyncTransport,
     key: str,
-    change: Change,
+    change: AsyncAttrsChange,
     *,
-    read: Callable[[], RunRecord],
-    lease: Fence | None,
+    read: Callable[[], Awaitable[RunRecord]],
+    lease: AsyncFence | None,
     attempts: int,
     change_id: str | None = None,
 ) -> tuple[Mapping[str, Any], Answer, int]:
@@ -55,13 +58,13 @@ def swap(
     change_id: makes the whole of it harmless to repeat, for the run's life.
     """
 
-    def once(attempt: int, _met: Refused | None) -> tuple[Mapping[str, Any], Answer, int]:
-        record = read()
-        new = change(record)
+    async def once(attempt: int, _met: Refused | None) -> tuple[Mapping[str, Any], Answer, int]:
+        record = await read()
+        new = await resolved(change(record))
         if new is None:
             raise ValueError("the change returned None; it returns the new attrs, all of them")
         document = {"replace": new} if change_id is None else {"replace": new, "id": change_id}
-        call = Call(
+        call = AsyncCall(
             "PATCH",
             path_of("runs", key),
             encode(document),
@@ -71,9 +74,9 @@ def swap(
             attempts_before=attempt - 1,
             is_last=attempt == attempts,
         )
-        return new, transport.send(call), attempt
+        return new, await transport.send(call), attempt
 
-    return until_it_holds(transport, VersionConflict, once, attempts=attempts)
+    return await until_it_holds(transport, VersionConflict, once, attempts=attempts)
 
 
 def swapped(result: tuple[Mapping[str, Any], Answer, int]) -> Swapped:
@@ -87,17 +90,17 @@ def applied(result: tuple[Mapping[str, Any], Answer, int]) -> Applied | Duplicat
     return Duplicate(version) if answer.duplicate else Applied(version, attempts)
 
 
-def at_the_next_free(
-    transport: Transport,
-    write: Callable[[int, int], T],
+async def at_the_next_free(
+    transport: AsyncTransport,
+    write: Callable[[int, int], Awaitable[T]],
     *,
     expected_seq: int,
     attempts: int,
 ) -> T:
     """`write(expected_seq, attempt)`, and at each conflict again behind what is there by then."""
 
-    def once(attempt: int, met: Refused | None) -> T:
+    async def once(attempt: int, met: Refused | None) -> T:
         seen = met.last_seq if isinstance(met, SeqConflict) else None
-        return write(expected_seq if seen is None else seen, attempt)
+        return await write(expected_seq if seen is None else seen, attempt)
 
-    return until_it_holds(transport, SeqConflict, once, attempts=attempts)
+    return await until_it_holds(transport, SeqConflict, once, attempts=attempts)

@@ -9,6 +9,9 @@ Four things that must not be taken for one another:
 
 The deadline is: when the request that was granted left + ttl - a margin. It counts from before
 the request, so it is over here before the store lets anybody else in.
+
+The same for the sync and the async client: nothing here waits or sends. The thread that renews
+tells it what the store said.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from agentstate_client import clock
 from agentstate_client.errors import (
@@ -42,12 +44,19 @@ def margin_seconds(ttl_seconds: int) -> float:
     return min(MARGIN_SECONDS_MAX, ttl_seconds * MARGIN_PART)
 
 
-class Lease:
-    """One unit, held by this client. Made by `client.lease(…)`, or under a run that was claimed.
+class Settable(Protocol):
+    """threading.Event, or what stands for it where one awaits: can be set from any thread."""
 
-    A context manager: leaving the block gives the unit back, and raises LeaseLost if the unit was
-    lost meanwhile and the block did not raise by itself. Renewals go on in the background. All
-    members can be used from any thread.
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+
+
+F = TypeVar("F", bound=Settable)
+
+
+class Holding(Generic[F]):
+    """One unit, held by this client. All members can be used from any thread.
 
     lost: set at the moment from which nothing may be written; wait on it to abort long work.
     taken_from: the owner who had the unit before and did not give it back.
@@ -55,22 +64,14 @@ class Lease:
     """
 
     def __init__(
-        self,
-        grant: Grant,
-        *,
-        ttl_seconds: int,
-        sent_at: float,
-        give_back: Callable[[Lease, float], None],
+        self, grant: Grant, *, ttl_seconds: int, sent_at: float, make_flag: Callable[[], F]
     ) -> None:
         self.unit, self.owner, self.token = grant.unit, grant.owner, grant.token
         self.ttl_seconds, self.expires_at = ttl_seconds, grant.expires_at
         self.taken_from, self.found_progress = grant.taken_from, grant.progress
-        self.lost = threading.Event()
-        self.unreachable = threading.Event()
-        self.cancel_requested = threading.Event()
-        self._give_back = give_back
+        self.lost, self.unreachable = make_flag(), make_flag()
+        self.cancel_requested, self._over = make_flag(), make_flag()
         self._lock = threading.RLock()  # a log handler may look at the lease
-        self._over = threading.Event()
         self._state = "held"
         self._loss: LeaseLost | None = None
         self._trouble: AgentStateError | None = None
@@ -81,7 +82,7 @@ class Lease:
         self._count_from(sent_at)
 
     def __repr__(self) -> str:
-        return f"<Lease {self.unit} token={self.token} {self.state}>"
+        return f"<{type(self).__name__} {self.unit} token={self.token} {self.state}>"
 
     @property
     def state(self) -> str:
@@ -106,7 +107,7 @@ class Lease:
 
     def guard(self) -> None:
         """Raises LeaseLost when nothing may be written under this lease any more."""
-        self._raise_loss()
+        self.raise_loss()
         if self._state == "released":
             raise lost_here("released", f"{self.unit} was given back")
 
@@ -125,40 +126,6 @@ class Lease:
             reasons = (signal.reason for signal in self._signals if signal.name == "cancel")
             raise CancelRequested(next(reasons, ""))
 
-    def release(self) -> None:
-        """Give the unit back. Repeating it, or releasing what is lost, does nothing.
-
-        Raises Unreachable when the store cannot be told in the time that is left; then the lease
-        runs out by itself.
-        """
-        seconds = self.remaining_seconds
-        with self._lock:
-            if self._state != "held":
-                return
-            # First of all: a renewal that is on its way now changes nothing any more.
-            self._end("released")
-        try:
-            self._give_back(self, seconds)
-        except LeaseLost as lost:
-            with self._lock:
-                self._lose(lost)
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self.release()
-        except AgentStateError as failure:
-            log.warning("%s was not given back and will run out: %s", self.unit, failure)
-        if raised is None:
-            self._raise_loss()
-
     # What follows is for the client's own parts.
 
     @property
@@ -175,10 +142,6 @@ class Lease:
     def failed_renewals(self) -> int:
         """How many renewals have failed since the last one that was confirmed."""
         return self._failed_renewals
-
-    def wait_over(self, seconds: float) -> None:
-        """Wait so long, or until the lease is over for whatever reason."""
-        self._over.wait(seconds)
 
     def note_renewal(
         self, *, sent_at: float, expires_at: datetime, signals: tuple[Signal, ...]
@@ -218,13 +181,21 @@ class Lease:
             self._loss = None
             self._end("ended")
 
-    def note_close(self) -> bool:
-        """The client closes. True when the unit has still to be given back."""
+    def note_release(self) -> bool:
+        """The holder gives the unit back. True when the store has still to be told.
+
+        First of all: a renewal that is on its way now changes nothing any more.
+        """
         with self._lock:
             held = self._state == "held"
             if held:
                 self._end("released")
             return held
+
+    def note_loss(self, lost: LeaseLost) -> None:
+        """The unit was lost before it could be given back."""
+        with self._lock:
+            self._lose(lost)
 
     @property
     def has_progress(self) -> bool:
@@ -250,6 +221,13 @@ class Lease:
             if self._state == "held" and clock.now() >= self._deadline:
                 self._lose(self._overdue())
 
+    def raise_loss(self) -> None:
+        """A new exception each time: two threads must not share one traceback."""
+        self.check_deadline()
+        loss = self._loss
+        if loss is not None:
+            raise LeaseLost(loss.problem) from loss.__cause__
+
     def _count_from(self, sent_at: float) -> None:
         self._deadline = sent_at + self.ttl_seconds - margin_seconds(self.ttl_seconds)
         self._renew_at = sent_at + self.ttl_seconds / 3
@@ -269,13 +247,6 @@ class Lease:
         loss = lost_here("deadline", f"no renewal of {self.unit} was confirmed in time{why}")
         loss.__cause__ = self._trouble
         return loss
-
-    def _raise_loss(self) -> None:
-        """A new exception each time: two threads must not share one traceback."""
-        self.check_deadline()
-        loss = self._loss
-        if loss is not None:
-            raise LeaseLost(loss.problem) from loss.__cause__
 
 
 def _overtaken(refused: Refused) -> LeaseLost:

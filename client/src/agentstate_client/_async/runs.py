@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from agentstate_client.following import follow_run
-from agentstate_client.leases import Lease
+from agentstate_client._async.following import follow_run
+from agentstate_client._async.leases import AsyncLease
+from agentstate_client._async.swapping import at_the_next_free
+from agentstate_client._async.transport import AsyncCall, AsyncTransport
+from agentstate_client._async.waiting import AsyncFlag, AsyncTaking, taking
+from agentstate_client.calls import Answer, path_of
 from agentstate_client.payloads import encode
 from agentstate_client.records import (
     Appended,
@@ -24,13 +28,11 @@ from agentstate_client.records import (
     read_moved,
     read_run,
 )
-from agentstate_client.swapping import at_the_next_free
-from agentstate_client.transport import Answer, Call, Transport, path_of
 
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
 
 
-class Run:
+class AsyncRun:
     """A handle on one run; making one sends nothing. All members can be used from any thread.
 
     lease: the one that it writes under. None: no token is sent, which the store takes only for a
@@ -44,10 +46,10 @@ class Run:
     def __init__(
         self,
         *,
-        transport: Transport,
+        transport: AsyncTransport,
         key: str,
-        acquire: Callable[[str, int], tuple[Lease, Mapping[str, Any]]],
-        lease: Lease | None = None,
+        acquire: Callable[[str, int], Awaitable[tuple[AsyncLease, Mapping[str, Any]]]],
+        lease: AsyncLease | None = None,
         seen: Mapping[str, Any] | None = None,
     ) -> None:
         self.key, self.lease = key, lease
@@ -62,27 +64,21 @@ class Run:
         self._note(seen or {})
 
     def __repr__(self) -> str:
-        return f"<Run {self.key} {self.status or ''} {self.lease or 'without a lease'}>"
+        lease = self.lease or "without a lease"
+        return f"<{type(self).__name__} {self.key} {self.status or ''} {lease}>"
 
     @property
-    def lost(self) -> threading.Event:
+    def lost(self) -> AsyncFlag:
         """Set when nothing may be written any more; never for a handle without a lease."""
-        return self.lease.lost if self.lease is not None else threading.Event()
+        return self.lease.lost if self.lease is not None else AsyncFlag()
 
-    def acquire(self, *, ttl_seconds: int = 60) -> Run:
+    def acquire(self, *, ttl_seconds: int = 60) -> AsyncTaking[AsyncRun]:
         """Take this very run: a new handle with a lease. Raises LeaseHeld, NotFound,
         AlreadyTerminal, Paused. A pending run stays pending until `start`.
         """
-        lease, seen = self._acquire(f"run:{self.key}", ttl_seconds)
-        return Run(
-            transport=self._transport,
-            key=self.key,
-            acquire=self._acquire,
-            lease=lease,
-            seen={"task": self.task, **seen},
-        )
+        return taking(self._acquired(ttl_seconds))
 
-    def append(
+    async def append(
         self,
         *events: Event,
         expected_seq: int | None = None,
@@ -113,9 +109,9 @@ class Run:
             document["spend"] = [charge.document() for charge in charges]
         document |= _move(to, result)
 
-        def write(seen_seq: int | None, attempt: int = 1) -> Answer:
+        async def write(seen_seq: int | None, attempt: int = 1) -> Answer:
             guard = {} if seen_seq is None else {"expected_seq": seen_seq}
-            return self._write(
+            return await self._write(
                 ("events",),
                 document | guard,
                 if_version=if_version,
@@ -124,9 +120,9 @@ class Run:
             )
 
         if retry is None or expected_seq is None:
-            answer = write(expected_seq)
+            answer = await write(expected_seq)
         else:
-            answer = at_the_next_free(
+            answer = await at_the_next_free(
                 self._transport, write, expected_seq=expected_seq, attempts=attempts
             )
         appended = read_appended(self._noted(answer, moved_to=to), replayed=answer.replayed)
@@ -135,11 +131,11 @@ class Run:
             self._note({"version": appended.version, "last_seq": appended.last_seq + 1})
         return appended
 
-    def budget(self, name: str) -> Budget:
+    def budget(self, name: str) -> AsyncBudget:
         """A handle on one of the run's budgets; sends nothing."""
-        return Budget(run=self, name=name)
+        return AsyncBudget(run=self, name=name)
 
-    def transition(
+    async def transition(
         self,
         to: str,
         *,
@@ -153,24 +149,24 @@ class Run:
         document = _move(to, result)
         if from_status is not None:
             document["from"] = from_status
-        answer = self._write(("transitions",), document, if_version=if_version)
+        answer = await self._write(("transitions",), document, if_version=if_version)
         return read_moved(self._noted(answer, moved_to=to), replayed=answer.replayed)
 
-    def start(self) -> Moved:
+    async def start(self) -> Moved:
         """pending → running."""
-        return self.transition("running", from_status="pending")
+        return await self.transition("running", from_status="pending")
 
-    def complete(self, result: Any = None) -> Moved:
+    async def complete(self, result: Any = None) -> Moved:
         """running → completed; result: any JSON value. Ends the lease."""
-        return self.transition("completed", result=result)
+        return await self.transition("completed", result=result)
 
-    def fail(self, result: Any = None) -> Moved:
+    async def fail(self, result: Any = None) -> Moved:
         """→ failed; result: what went wrong, any JSON value. Ends the lease."""
-        return self.transition("failed", result=result)
+        return await self.transition("failed", result=result)
 
-    def cancel(self, result: Any = None) -> Moved:
+    async def cancel(self, result: Any = None) -> Moved:
         """→ cancelled. Ends the lease."""
-        return self.transition("cancelled", result=result)
+        return await self.transition("cancelled", result=result)
 
     def checkpoint(self, progress: Any = None) -> None:
         """Between two steps: raises LeaseLost or CancelRequested when this worker has to stop.
@@ -180,21 +176,21 @@ class Run:
         if self.lease is not None:
             self.lease.checkpoint(progress)
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Give the run back unfinished: whoever claims next goes on with it."""
         if self.lease is not None:
-            self.lease.release()
+            await self.lease.release()
 
-    def read(self) -> RunRecord:
+    async def read(self) -> RunRecord:
         """The run as it is now. Needs the scope read."""
-        answer = self._transport.send(Call("GET", path_of("runs", self.key)))
+        answer = await self._transport.send(AsyncCall("GET", path_of("runs", self.key)))
         record = read_run(answer.text, answer.document())
         self._note(record.document())
         return record
 
-    def events(
+    async def events(
         self, *, after: int = 0, type: str | None = None, origin: str | None = None
-    ) -> Iterator[RecordedEvent]:
+    ) -> AsyncIterator[RecordedEvent]:
         """The run's events in order, read page by page as they are asked for.
 
         Ends at what was the last event when its page was read.
@@ -202,15 +198,18 @@ class Run:
         filters = {name: v for name, v in (("type", type), ("origin", origin)) if v is not None}
         while True:
             query: dict[str, str | int] = {"after": after, "limit": 500, **filters}
-            call = Call("GET", path_of("runs", self.key, "events"), query=query)
-            answer = self._transport.send(call)
+            call = AsyncCall("GET", path_of("runs", self.key, "events"), query=query)
+            answer = await self._transport.send(call)
             page = read_events(answer.text)
-            yield from page
+            for event in page:
+                yield event
             if not page or page[-1].seq >= answer.document().get("last_seq", 0):
                 return
             after = page[-1].seq
 
-    def follow(self, *, after: int = 0, patience_seconds: float = 300) -> Iterator[RecordedEvent]:
+    def follow(
+        self, *, after: int = 0, patience_seconds: float = 300
+    ) -> AsyncIterator[RecordedEvent]:
         """The run's events behind `after`, each once and in order, those to come included.
 
         It waits for more until the run has ended. While the store does not answer it asks again
@@ -219,19 +218,29 @@ class Run:
         """
         return follow_run(self._transport, self.key, after=after, patience_seconds=patience_seconds)
 
-    def __enter__(self) -> Run:
+    async def __aenter__(self) -> AsyncRun:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         raised: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         if self.lease is not None:
-            self.lease.__exit__(kind, raised, trace)
+            await self.lease.__aexit__(kind, raised, trace)
 
-    def _write(
+    async def _acquired(self, ttl_seconds: int) -> AsyncRun:
+        lease, seen = await self._acquire(f"run:{self.key}", ttl_seconds)
+        return AsyncRun(
+            transport=self._transport,
+            key=self.key,
+            acquire=self._acquire,
+            lease=lease,
+            seen={"task": self.task, **seen},
+        )
+
+    async def _write(
         self,
         path: Sequence[str],
         document: Mapping[str, Any],
@@ -240,7 +249,7 @@ class Run:
         attempts_before: int = 0,
         is_last: bool = False,
     ) -> Answer:
-        call = Call(
+        call = AsyncCall(
             "POST",
             path_of("runs", self.key, *path),
             encode(document),
@@ -250,7 +259,7 @@ class Run:
             attempts_before=attempts_before,
             is_last=is_last,
         )
-        return self._transport.send(call)
+        return await self._transport.send(call)
 
     def _noted(self, answer: Answer, *, moved_to: str | None = None) -> dict[str, Any]:
         if moved_to in TERMINAL and self.lease is not None:
@@ -271,16 +280,18 @@ class Run:
                 self.last_seq = seen.get("last_seq", self.last_seq)
 
 
-class Budget:
+class AsyncBudget:
     """One budget of a run, charged under the run's lease."""
 
-    def __init__(self, *, run: Run, name: str) -> None:
+    def __init__(self, *, run: AsyncRun, name: str) -> None:
         self.run, self.name = run, name
 
     def __repr__(self) -> str:
-        return f"<Budget {self.name} of {self.run.key}>"
+        return f"<{type(self).__name__} {self.name} of {self.run.key}>"
 
-    def spend(self, amount: int, *, id: str | None = None, note: str | None = None) -> Charged:
+    async def spend(
+        self, amount: int, *, id: str | None = None, note: str | None = None
+    ) -> Charged:
         """Charge `amount` (at least 1, in the budget's unit), at every level or at none.
 
         id: makes charging it again harmless, for the run's life. Raises BudgetExhausted with
@@ -291,7 +302,7 @@ class Budget:
             document["id"] = id
         if note is not None:
             document["note"] = note
-        answer = self.run._write(("budgets", self.name, "spend"), document)
+        answer = await self.run._write(("budgets", self.name, "spend"), document)
         return read_charged(answer.document(), replayed=answer.replayed)
 
 

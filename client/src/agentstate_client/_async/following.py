@@ -7,21 +7,22 @@ harm, and what was seen already is never given out again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentstate_client import clock
+from agentstate_client._async.transport import AsyncCall, AsyncTransport
+from agentstate_client.calls import Answer, log, path_of
 from agentstate_client.errors import AgentStateError, NotFound, Unsendable
 from agentstate_client.payloads import encode
 from agentstate_client.records import (
-    Change,
+    ChangeRecord,
     RecordedEvent,
     read_changes,
     read_events,
 )
 from agentstate_client.retry import is_repeatable
-from agentstate_client.transport import Answer, Call, Transport, log, path_of
 
 WAIT_SECONDS = 20
 PAUSE_SECONDS = 1.0
@@ -30,24 +31,42 @@ RUNS_REMEMBERED = 10_000
 ENDS = frozenset({"run.completed", "run.failed", "run.cancelled"})
 
 
+@dataclass(frozen=True)
+class AsyncChange(ChangeRecord):
+    """What one batch wrote for a run: its events first_seq to last_seq, of these types."""
+
+    acknowledge: Callable[[int], Awaitable[None]] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    async def ack(self) -> None:
+        """Say that this change, and every one before it, has been dealt with.
+
+        Raises VersionConflict when another process of this consumer is further already.
+        """
+        if self.acknowledge is None:
+            raise ValueError("there is nobody to say it for: follow the feed with a consumer")
+        await self.acknowledge(self.position)
+
+
 @dataclass
-class Patience:
+class AsyncPatience:
     """Asks again and again while nobody answers, for so many seconds; from the first answer on."""
 
-    transport: Transport
+    transport: AsyncTransport
     seconds: float
     answered_at: float | None = None
 
-    def ask(self, call: Call) -> Answer:
+    async def ask(self, call: AsyncCall) -> Answer:
         """Raises Refused, and Unreachable when the store has been silent for too long."""
         while True:
             try:
-                answer = self.transport.send(call)
+                answer = await self.transport.send(call)
             except AgentStateError as failure:
                 if not is_repeatable(failure) or self._is_over():
                     raise
                 log.warning("%s: nothing is lost, asking again: %s", call.path, failure)
-                self.transport.sleep(PAUSE_SECONDS)
+                await self.transport.sleep(PAUSE_SECONDS)
             else:
                 self.answered_at = clock.now()
                 return answer
@@ -56,18 +75,18 @@ class Patience:
         return self.answered_at is None or clock.now() - self.answered_at >= self.seconds
 
 
-def follow_run(
-    transport: Transport, key: str, *, after: int, patience_seconds: float
-) -> Iterator[RecordedEvent]:
+async def follow_run(
+    transport: AsyncTransport, key: str, *, after: int, patience_seconds: float
+) -> AsyncIterator[RecordedEvent]:
     """The events of a run behind `after`, those to come included, until the run has ended."""
-    patience = Patience(transport, patience_seconds)
-    head = patience.ask(Call("GET", path_of("runs", key))).document()
+    patience = AsyncPatience(transport, patience_seconds)
+    head = (await patience.ask(AsyncCall("GET", path_of("runs", key)))).document()
     ended = head["status"] in ("completed", "failed", "cancelled")
     last_seq = head["last_seq"]
     while not (ended and after >= last_seq):
         query = {"after": after, "limit": EVENTS_PER_PAGE}
-        answer = patience.ask(
-            Call("GET", path_of("runs", key, "events"), query=query, wait_seconds=WAIT_SECONDS)
+        answer = await patience.ask(
+            AsyncCall("GET", path_of("runs", key, "events"), query=query, wait_seconds=WAIT_SECONDS)
         )
         last_seq = answer.document().get("last_seq", after)
         for event in read_events(answer.text):
@@ -77,33 +96,37 @@ def follow_run(
                 yield event
 
 
-class FeedReader:
+class AsyncFeedReader:
     """Where one reader of the feed is, and what it has given out."""
 
     def __init__(
-        self, transport: Transport, *, consumer: str | None, patience_seconds: float
+        self, transport: AsyncTransport, *, consumer: str | None, patience_seconds: float
     ) -> None:
         self._transport = transport
         self._consumer = consumer
-        self._patience = Patience(transport, patience_seconds)
+        self._patience = AsyncPatience(transport, patience_seconds)
         self._acknowledged = -1
         self._last_seq: OrderedDict[str, int] = OrderedDict()
 
-    def changes(self, *, after: int | None, types: Sequence[str]) -> Iterator[Change]:
+    async def changes(
+        self, *, after: int | None, types: Sequence[str]
+    ) -> AsyncIterator[AsyncChange]:
         """Raises CursorExpired when what follows is no longer kept: read anew, then go on from
         its `latest`."""
-        position = self._checkpoint() if after is None else after
+        position = await self._checkpoint() if after is None else after
         acknowledge = None if self._consumer is None else self._acknowledge
         while True:
             query: dict[str, str | int | list[str]] = {"after": position, "limit": CHANGES_PER_PAGE}
             if types:
                 query["types"] = list(types)
-            call = Call("GET", "/feed", query=query, wait_seconds=WAIT_SECONDS)
-            document = self._patience.ask(call).document()
-            changes, position = read_changes(document, acknowledge=acknowledge)
-            yield from (change for change in changes if self._is_new(change))
+            call = AsyncCall("GET", "/feed", query=query, wait_seconds=WAIT_SECONDS)
+            answer = await self._patience.ask(call)
+            changes, position = read_changes(answer.document())
+            for change in changes:
+                if self._is_new(change):
+                    yield AsyncChange(**vars(change), acknowledge=acknowledge)
 
-    def _is_new(self, change: Change) -> bool:
+    def _is_new(self, change: ChangeRecord) -> bool:
         """Each (run, number) once, whatever the positions say."""
         if change.last_seq <= self._last_seq.get(change.run, 0):
             return False
@@ -113,21 +136,22 @@ class FeedReader:
             self._last_seq.popitem(last=False)
         return True
 
-    def _checkpoint(self) -> int:
+    async def _checkpoint(self) -> int:
         if self._consumer is None:
             return 0
         try:
-            answer = self._patience.ask(Call("GET", path_of("feed", "consumers", self._consumer)))
+            path = path_of("feed", "consumers", self._consumer)
+            answer = await self._patience.ask(AsyncCall("GET", path))
         except NotFound:
             return 0
         found: Any = answer.document().get("position")
         return int(found)
 
-    def _acknowledge(self, position: int) -> None:
+    async def _acknowledge(self, position: int) -> None:
         if self._consumer is None or position <= self._acknowledged:
             return
         path = path_of("feed", "consumers", self._consumer)
-        self._transport.send(Call("PUT", path, encode({"position": position})))
+        await self._transport.send(AsyncCall("PUT", path, encode({"position": position})))
         self._acknowledged = max(self._acknowledged, position)
 
 

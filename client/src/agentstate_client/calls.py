@@ -1,21 +1,18 @@
-"""One call to the store over HTTP: sent, repeated where that is right, and its answer read.
+"""One call to the store: what is sent, and how its answer is read. Sends nothing by itself.
 
-A call is made once (`Call`) and is the same each time it is sent: same body, same
-Idempotency-Key, same request id; only Agentstate-Attempt counts up. A call under a lease is
-stopped at the last moment, when its first byte is about to leave, if the lease is over by then.
+A call is made once and is the same each time it is sent: same body, same Idempotency-Key, same
+request id; only Agentstate-Attempt counts up. A call under a lease is stopped at the last moment,
+when its first byte is about to leave, if the lease is over by then. Both transports use this.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import threading
 import uuid
 from collections.abc import Generator, Mapping
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -26,7 +23,6 @@ from agentstate_client import clock
 from agentstate_client.errors import (
     SAME_REQUEST,
     AgentStateError,
-    ClientClosed,
     LeaseLost,
     Problem,
     Refused,
@@ -36,8 +32,6 @@ from agentstate_client.errors import (
     Unsendable,
     refusal,
 )
-from agentstate_client.retry import RetryPolicy
-from agentstate_client.version import VERSION
 
 log = logging.getLogger("agentstate_client")
 
@@ -47,7 +41,7 @@ CONNECT_SECONDS = 5.0
 NO_ANSWER_STATUSES = frozenset({429, 502, 503, 504})
 
 
-class Fence(Protocol):
+class Guard(Protocol):
     """The lease under which a call is made."""
 
     @property
@@ -59,12 +53,9 @@ class Fence(Protocol):
     def note_refusal(self, refused: Refused) -> None:
         """The store said that the lease is over."""
 
-    def wait_over(self, seconds: float) -> None:
-        """Wait so long, or until the lease is over."""
-
 
 @dataclass(frozen=True)
-class Call:
+class Request:
     """A request, the same each time it is sent. path: below the API, percent-encoded.
 
     keyed: carries an Idempotency-Key. attempt_seconds, total_seconds: not to wait longer than this
@@ -78,7 +69,7 @@ class Call:
     path: str
     body: bytes | None = None
     query: Mapping[str, str | int | list[str]] = field(default_factory=dict)
-    fence: Fence | None = None
+    fence: Guard | None = None
     if_match: str | None = None
     keyed: bool = False
     attempt_seconds: float | None = None
@@ -127,150 +118,41 @@ def _segment(name: str) -> str:
         raise Unsendable(f"{name!a} is not a name: half a surrogate pair") from None
 
 
-class Transport:
-    """Sends calls with one API key to one address. Safe to use from many threads.
+def is_local(base: httpx.URL) -> bool:
+    return base.host in ("localhost", "127.0.0.1", "::1")
 
-    timeout_seconds: for each step of an attempt (connecting at most 5 s, writing, each read).
-    """
 
-    def __init__(self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float) -> None:
-        self.base = _base_of(url)
-        self._auth = _Bearer(key)
-        self.retry = retry
-        self._timeout_seconds = timeout_seconds
-        self._open()
+def address_of(base: httpx.URL, call: Request) -> httpx.URL:
+    """Where a call goes: below /live/v1 when the server may wait before it answers."""
+    root = base.path.rstrip("/")
+    if call.wait_seconds is not None:
+        root = root[: -len(API)] + LIVE
+    return base.copy_with(raw_path=(root + call.path).encode())
 
-    def _open(self) -> None:
-        self._pid = os.getpid()
-        self._closed = threading.Event()
-        self._http = httpx.Client(
-            auth=self._auth,
-            headers={"Accept": "application/json", "User-Agent": f"agentstate-client/{VERSION}"},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
-            follow_redirects=False,
-            # A proxy of the environment is for other machines; reading certificates takes time.
-            trust_env=not self._is_local(),
-            verify=not (self._is_local() and self.base.scheme == "http"),
-        )
 
-    def _is_local(self) -> bool:
-        return self.base.host in ("localhost", "127.0.0.1", "::1")
-
-    def another(self) -> Transport:
-        """The same address and key, with connections of its own."""
-        other = copy(self)
-        other._open()
-        return other
-
-    def close(self) -> None:
-        """Send nothing more; a wait between two attempts ends at once."""
-        self._closed.set()
-        if os.getpid() == self._pid:  # in a forked child the sockets are still the parent's
-            self._http.close()
-
-    def send(self, call: Call) -> Answer:
-        """Send a call until it is answered or the retry policy is used up.
-
-        Raises Refused, Unreachable, UnexpectedAnswer, ClientClosed, and LeaseLost, without
-        sending, once the lease of the call is over.
-        """
-        policy = self.retry.within(call.total_seconds)
-        started_at = clock.now()
-        unknown_since: float | None = None
-        attempt = 1
-        while True:
-            departure = Departure(call.fence)
-            try:
-                answer = self.send_once(call, departure, attempt=attempt)
-            except AgentStateError as failure:
-                if failure.outcome_unknown and unknown_since is None:
-                    unknown_since = departure.sent_at
-                failure.outcome_unknown = unknown_since is not None and not _is_settled(failure)
-                delay = policy.next_delay_seconds(attempt, clock.now() - started_at, failure)
-                if delay is None:
-                    raise
-                log.info("%s %s, attempt %d: %s", call.method, call.path, attempt, failure)
-            else:
-                return replace(answer, sent_at=unknown_since or answer.sent_at)
-            self._wait(call, delay)
-            attempt += 1
-
-    def send_once(
-        self,
-        call: Call,
-        departure: Departure,
-        *,
-        attempt: int,
-        timeout_seconds: float | None = None,
-    ) -> Answer:
-        """Send a call one time; `attempt` counts from 1. Raises what `send` does."""
-        if self._closed.is_set() or os.getpid() != self._pid:
-            raise ClientClosed("the client is closed, or was made before a fork: make another one")
-        if call.fence is not None:
-            call.fence.guard()  # no need to connect for what may not leave
-        timeout = (timeout_seconds or self._timeout_seconds) + (call.wait_seconds or 0)
-        limits = [s for s in (timeout, call.attempt_seconds, call.total_seconds) if s is not None]
-        request = self._request(call, departure, attempt, min(limits))
-        try:
-            response = self._http.send(request)
-        except httpx.DecodingError as failure:
-            raise UnexpectedAnswer(f"the answer cannot be read: {failure}") from failure
-        except httpx.TransportError as failure:
-            raise _no_answer(call, departure, f"{type(failure).__name__}: {failure}") from failure
-        except RuntimeError as failure:
-            if not self._closed.is_set():
-                raise
-            # httpx's word for: another thread closed it just now.
-            raise ClientClosed("the client was closed") from failure
-        finally:
-            departure.forget_fence()
-        return _read(call, departure, response)
-
-    def _request(
-        self, call: Call, departure: Departure, attempt: int, timeout_seconds: float
-    ) -> httpx.Request:
-        try:
-            return self._http.build_request(
-                call.method,
-                self.base.copy_with(raw_path=(self._root_of(call) + call.path).encode()),
-                params=_parameters(call),
-                content=call.body,
-                headers=_headers(call, attempt, timeout_seconds),
-                timeout=httpx.Timeout(
-                    timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds)
-                ),
-                extensions={"trace": departure},
-            )
-        except httpx.InvalidURL as failure:
-            raise Unsendable(f"no such address can be made: {failure}") from None
-
-    def _root_of(self, call: Call) -> str:
-        root = self.base.path.rstrip("/")
-        return root if call.wait_seconds is None else root[: -len(API)] + LIVE
-
-    def sleep(self, seconds: float) -> None:
-        """Wait so long, or until the client is closed."""
-        self._closed.wait(seconds)
-
-    def _wait(self, call: Call, seconds: float) -> None:
-        if call.fence is None:
-            self._closed.wait(seconds)
-        else:
-            call.fence.wait_over(seconds)
+def timeout_of(
+    call: Request, *, client_seconds: float, attempt_seconds: float | None = None
+) -> httpx.Timeout:
+    """How long each step of one attempt may take. client_seconds: what the client was told."""
+    usual = (attempt_seconds or client_seconds) + (call.wait_seconds or 0)
+    limits = [s for s in (usual, call.attempt_seconds, call.total_seconds) if s is not None]
+    seconds = min(limits)
+    return httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
 
 
 class Departure:
     """Watches an attempt leave. sent_at: when its first byte was about to; None before.
 
-    The HTTP library calls it at each step, in the thread that sends, after the wait for a
+    The HTTP library tells it of each step, where the sending is done, after the wait for a
     connection: the last moment to hold back a write whose lease ran out meanwhile.
     """
 
-    def __init__(self, fence: Fence | None = None) -> None:
+    def __init__(self, fence: Guard | None = None) -> None:
         self._fence = fence
         self.sent_at: float | None = None
 
-    def __call__(self, step: str, _details: Mapping[str, Any]) -> None:
+    def note_step(self, step: str) -> None:
+        """The attempt has come to this step. Raises LeaseLost when it may not go on."""
         if not step.endswith("send_request_headers.started"):
             return
         if self._fence is not None:
@@ -283,7 +165,7 @@ class Departure:
         self._fence = None
 
 
-class _Bearer(httpx.Auth):
+class Bearer(httpx.Auth):
     """Puts the key on a request; keeps it out of every repr."""
 
     def __init__(self, key: str) -> None:
@@ -296,7 +178,7 @@ class _Bearer(httpx.Auth):
         yield request
 
 
-def _base_of(url: str) -> httpx.URL:
+def base_of(url: str) -> httpx.URL:
     try:
         base = httpx.URL(url.rstrip("/") + API)
     except (httpx.InvalidURL, AttributeError, TypeError):
@@ -307,16 +189,16 @@ def _base_of(url: str) -> httpx.URL:
     return base
 
 
-def _parameters(call: Call) -> dict[str, str | int | list[str]] | None:
+def parameters_of(call: Request) -> dict[str, str | int | list[str]] | None:
     waiting = {} if call.wait_seconds is None else {"wait": call.wait_seconds}
     return {**call.query, **waiting} or None
 
 
-def _headers(call: Call, attempt: int, timeout_seconds: float) -> dict[str, str]:
+def headers_of(call: Request, attempt: int, timeout: httpx.Timeout) -> dict[str, str]:
     headers = {
         "X-Request-Id": call.id,
         "Agentstate-Attempt": str(call.attempts_before + attempt),
-        "Agentstate-Deadline": str(max(1, int(timeout_seconds * 1000))),
+        "Agentstate-Deadline": str(max(1, int((timeout.read or 0) * 1000))),
     }
     if call.body is not None:
         headers["Content-Type"] = "application/json"
@@ -331,7 +213,7 @@ def _headers(call: Call, attempt: int, timeout_seconds: float) -> dict[str, str]
     return headers
 
 
-def _read(call: Call, departure: Departure, response: httpx.Response) -> Answer:
+def read_answer(call: Request, departure: Departure, response: httpx.Response) -> Answer:
     if response.is_success:
         sent_at = departure.sent_at if departure.sent_at is not None else clock.now()
         replayed, duplicate = (
@@ -340,7 +222,7 @@ def _read(call: Call, departure: Departure, response: httpx.Response) -> Answer:
         return Answer(response.text, sent_at, replayed, duplicate)
     problem = _problem_of(response)
     if problem is None and response.status_code in NO_ANSWER_STATUSES:
-        raise _no_answer(call, departure, f"status {response.status_code}", response)
+        raise no_answer(call, departure, f"status {response.status_code}", response)
     if problem is None:
         raise _strange(call, response)
     refused = refusal(problem)
@@ -363,7 +245,7 @@ def _problem_of(response: httpx.Response) -> Problem | None:
     )
 
 
-def _is_settled(failure: AgentStateError) -> bool:
+def is_settled(failure: AgentStateError) -> bool:
     """The store looked for an earlier attempt of the call, found none, and refused.
 
     It looks after it has checked the key and before anything else.
@@ -375,8 +257,8 @@ def _is_settled(failure: AgentStateError) -> bool:
     )
 
 
-def _no_answer(
-    call: Call, departure: Departure, what: str, response: httpx.Response | None = None
+def no_answer(
+    call: Request, departure: Departure, what: str, response: httpx.Response | None = None
 ) -> Unreachable:
     return Unreachable(
         f"{call.method} {call.path}: no answer from the store ({what})",
@@ -386,7 +268,7 @@ def _no_answer(
     )
 
 
-def _strange(call: Call, response: httpx.Response) -> UnexpectedAnswer:
+def _strange(call: Request, response: httpx.Response) -> UnexpectedAnswer:
     strange = UnexpectedAnswer(
         f"{call.method} {call.path}: status {response.status_code} without a code of agentstate's",
         response.status_code,

@@ -1,0 +1,71 @@
+"""A lease that this client holds: kept in the background, given back at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+from agentstate_client._async.waiting import AsyncFlag, carried_through
+from agentstate_client.errors import AgentStateError, LeaseLost
+from agentstate_client.holding import Holding, log
+from agentstate_client.records import Grant
+
+
+class AsyncLease(Holding[AsyncFlag]):
+    """One unit, held by this client. Made by `client.lease(…)`, or under a run that was claimed.
+
+    A context manager: leaving the block gives the unit back, and raises LeaseLost if the unit was
+    lost meanwhile and the block did not raise by itself. Renewals go on in the background, in a
+    thread of their own. Its members can be used from any thread, but for `release`, which is for
+    wherever the client is used.
+
+    lost: set at the moment from which nothing may be written; wait on it to abort long work:
+    `await lease.lost.wait()`. taken_from: the owner who had the unit before and did not give it
+    back. found_progress: what the holder before had reported last.
+    """
+
+    def __init__(
+        self,
+        grant: Grant,
+        *,
+        ttl_seconds: int,
+        sent_at: float,
+        give_back: Callable[[AsyncLease, float], Coroutine[Any, Any, None]],
+    ) -> None:
+        super().__init__(grant, ttl_seconds=ttl_seconds, sent_at=sent_at, make_flag=AsyncFlag)
+        self._give_back = give_back
+
+    async def release(self) -> None:
+        """Give the unit back. Repeating it, or releasing what is lost, does nothing.
+
+        Raises Unreachable when the store cannot be told in the time that is left; then the lease
+        runs out by itself.
+        """
+        seconds = self.remaining_seconds
+        if not self.note_release():
+            return
+        try:
+            await carried_through(self._give_back(self, seconds))
+        except LeaseLost as lost:
+            self.note_loss(lost)
+
+    async def __aenter__(self) -> AsyncLease:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.release()
+        except AgentStateError as failure:
+            log.warning("%s was not given back and will run out: %s", self.unit, failure)
+        if raised is None:
+            self.raise_loss()
+
+    async def wait_over(self, seconds: float) -> None:
+        """Wait so long, or until the lease is over for whatever reason."""
+        await self._over.wait(seconds)

@@ -1,0 +1,164 @@
+"""Sends calls over HTTP, and sends them again where that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import httpx
+
+from agentstate_client import clock
+from agentstate_client._async.waiting import AsyncFlag, AsyncHome
+from agentstate_client.calls import (
+    Answer,
+    Bearer,
+    Departure,
+    Guard,
+    Request,
+    address_of,
+    base_of,
+    headers_of,
+    is_local,
+    is_settled,
+    log,
+    no_answer,
+    parameters_of,
+    read_answer,
+    timeout_of,
+)
+from agentstate_client.errors import AgentStateError, ClientClosed, UnexpectedAnswer, Unsendable
+from agentstate_client.retry import RetryPolicy
+from agentstate_client.version import VERSION
+
+
+class AsyncFence(Guard, Protocol):
+    """The lease under which a call is made."""
+
+    async def wait_over(self, seconds: float) -> None:
+        """Wait so long, or until the lease is over."""
+
+
+@dataclass(frozen=True)
+class AsyncCall(Request):
+    """A request and the lease under which it is made."""
+
+    fence: AsyncFence | None = None
+
+
+class AsyncTransport:
+    """Sends calls with one API key to one address. Safe to use from many tasks.
+
+    timeout_seconds: for each step of an attempt (connecting at most 5 s, writing, each read).
+    """
+
+    def __init__(self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float) -> None:
+        self.base = base_of(url)
+        self.retry = retry
+        self._timeout_seconds = timeout_seconds
+        self._home = AsyncHome()
+        self._closed = AsyncFlag()
+        self._http = httpx.AsyncClient(
+            auth=Bearer(key),
+            headers={"Accept": "application/json", "User-Agent": f"agentstate-client/{VERSION}"},
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+            follow_redirects=False,
+            # A proxy of the environment is for other machines; reading certificates takes time.
+            trust_env=not is_local(self.base),
+            verify=not (is_local(self.base) and self.base.scheme == "http"),
+        )
+
+    async def close(self) -> None:
+        """Send nothing more; a wait between two attempts ends at once."""
+        self._closed.set()
+        if self._home.is_here:  # in a forked child the sockets are still the parent's
+            await self._http.aclose()
+
+    async def send(self, call: AsyncCall) -> Answer:
+        """Send a call until it is answered or the retry policy is used up.
+
+        Raises Refused, Unreachable, UnexpectedAnswer, ClientClosed, and LeaseLost, without
+        sending, once the lease of the call is over.
+        """
+        policy = self.retry.within(call.total_seconds)
+        started_at = clock.now()
+        unknown_since: float | None = None
+        attempt = 1
+        while True:
+            departure = Departure(call.fence)
+            try:
+                answer = await self.send_once(call, departure, attempt=attempt)
+            except AgentStateError as failure:
+                if failure.outcome_unknown and unknown_since is None:
+                    unknown_since = departure.sent_at
+                failure.outcome_unknown = unknown_since is not None and not is_settled(failure)
+                delay = policy.next_delay_seconds(attempt, clock.now() - started_at, failure)
+                if delay is None:
+                    raise
+                log.info("%s %s, attempt %d: %s", call.method, call.path, attempt, failure)
+            else:
+                return replace(answer, sent_at=unknown_since or answer.sent_at)
+            await self._wait(call, delay)
+            attempt += 1
+
+    async def send_once(
+        self,
+        call: AsyncCall,
+        departure: Departure,
+        *,
+        attempt: int,
+        timeout_seconds: float | None = None,
+    ) -> Answer:
+        """Send a call one time; `attempt` counts from 1. Raises what `send` does."""
+        if self._closed.is_set():
+            raise ClientClosed("the client is closed: make another one")
+        self._home.check()
+        if call.fence is not None:
+            call.fence.guard()  # no need to connect for what may not leave
+        request = self._request(call, departure, attempt, timeout_seconds)
+        try:
+            response = await self._http.send(request)
+        except httpx.DecodingError as failure:
+            raise UnexpectedAnswer(f"the answer cannot be read: {failure}") from failure
+        except httpx.TransportError as failure:
+            raise no_answer(call, departure, f"{type(failure).__name__}: {failure}") from failure
+        except RuntimeError as failure:
+            if not self._closed.is_set():
+                raise
+            # httpx's word for: somebody else closed it just now.
+            raise ClientClosed("the client was closed") from failure
+        finally:
+            departure.forget_fence()
+        return read_answer(call, departure, response)
+
+    def _request(
+        self, call: AsyncCall, departure: Departure, attempt: int, attempt_seconds: float | None
+    ) -> httpx.Request:
+        async def watch(step: str, _details: Mapping[str, Any]) -> None:
+            departure.note_step(step)
+
+        timeout = timeout_of(
+            call, client_seconds=self._timeout_seconds, attempt_seconds=attempt_seconds
+        )
+        try:
+            return self._http.build_request(
+                call.method,
+                address_of(self.base, call),
+                params=parameters_of(call),
+                content=call.body,
+                headers=headers_of(call, attempt, timeout),
+                timeout=timeout,
+                extensions={"trace": watch},
+            )
+        except httpx.InvalidURL as failure:
+            raise Unsendable(f"no such address can be made: {failure}") from None
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long, or until the client is closed."""
+        await self._closed.wait(seconds)
+
+    async def _wait(self, call: AsyncCall, seconds: float) -> None:
+        if call.fence is None:
+            await self._closed.wait(seconds)
+        else:
+            await call.fence.wait_over(seconds)
