@@ -15,6 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 
 _streams = get_asgi_application()
 
+from agentstate import metrics  # noqa: E402
 from agentstate.bridge import Bridge  # noqa: E402
 from agentstate.live.hub import hub  # noqa: E402
 from agentstate.sending import cutting_off  # noqa: E402
@@ -26,6 +27,7 @@ streams = cutting_off(_streams)  # type: ignore[arg-type]
 WSGI_THREADS = 10
 
 _pages = Bridge(pages, threads=WSGI_THREADS, places=settings.REQUESTS_MAX)
+metrics.GATE.gate, metrics.GATE.held_bytes = _pages.gate, lambda: _pages.held_bytes
 
 
 async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:

@@ -33,7 +33,7 @@ from asgiref.typing import (
 from django.db import connections
 from django.utils.encoding import escape_uri_path
 
-from agentstate import admission
+from agentstate import admission, metrics
 from agentstate.admission import Full, Gate, Kind, Room, kind_of
 from agentstate.request_ids import request_id_of
 from agentstate.sending import Gone, send_in_time
@@ -402,6 +402,7 @@ def _too_many(full: Full, body: _Body) -> Refused:
 
 def problem_answer(refused: Refused, *, instance: str, request_id: str) -> Answer:
     """The refusal as problem+json, as api/problems.py has it."""
+    metrics.note_problem(refused.code)
     problem = {
         "type": f"/problems/{refused.code}",
         "code": refused.code,

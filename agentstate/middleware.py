@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
+from agentstate import metrics
 from agentstate.request_ids import request_id_of
 from agentstate.store import spent
 from agentstate.store.spent import Spent
@@ -70,8 +71,15 @@ class RequestMark:
         self, request: HttpRequest, response: HttpResponseBase, record: Spent, began: float
     ) -> HttpResponseBase:
         response.headers["X-Request-Id"] = request.request_id  # type: ignore[attr-defined]
-        waited = request.META.get("agentstate.queue_seconds", 0.0)
-        response.headers["Server-Timing"] = record.told(perf_counter() - began + waited)
+        total = perf_counter() - began + request.META.get("agentstate.queue_seconds", 0.0)
+        response.headers["Server-Timing"] = record.told(total)
+        metrics.note_request(
+            method=request.method or "",
+            route=request.resolver_match.route if request.resolver_match else metrics.NOWHERE,
+            status=response.status_code,
+            spent=record,
+            total_seconds=total,
+        )
         if is_short(request):
             for name, value in SHORT_HEADERS.items():
                 response.headers.setdefault(name, value)

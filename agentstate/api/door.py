@@ -19,9 +19,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, URLResolver
 
+from agentstate import metrics
 from agentstate.api import pacing
 from agentstate.api.bodies import Unacceptable
-from agentstate.api.problems import fault, problem, request_id
+from agentstate.api.problems import INTERNAL, fault, problem, request_id
 from agentstate.api.schemas import OPERATIONS
 from agentstate.store.errors import Invalid, NotFound, Refusal, Unavailable, UnstorableText
 from agentstate.store.payloads import Malformed
@@ -146,22 +147,33 @@ def _drop_content(response: HttpResponseBase) -> None:
 
 def answer_to(request: HttpRequest, raised: Exception | type[Exception]) -> HttpResponse:
     """The answer to an exception; ninja's and our own views both end here."""
-    if isinstance(raised, Refusal):
-        return problem(request, raised)
     if isinstance(raised, Unacceptable):
+        metrics.note_problem(raised.refusal.code)
         return problem(request, raised.refusal, status=raised.status)
+    refusal = _refusal_of(request, raised)
+    if refusal is None:
+        log.error("request %s failed", request_id(request), exc_info=raised)  # type: ignore[arg-type]
+        metrics.note_problem(INTERNAL.code)
+        return fault(request)
+    metrics.note_problem(refusal.code)
+    return problem(request, refusal)
+
+
+def _refusal_of(request: HttpRequest, raised: Exception | type[Exception]) -> Refusal | None:
+    """What the caller is told of it; None: it is a fault of ours."""
+    if isinstance(raised, Refusal):
+        return raised
     if isinstance(raised, ninja.errors.ValidationError):
-        return problem(request, _broken_rules(raised.errors))
+        return _broken_rules(raised.errors)
     if isinstance(raised, SuspiciousOperation):
-        return problem(request, Malformed(str(raised)))
+        return Malformed(str(raised))
     if isinstance(raised, Http404):
-        return problem(request, NotFound("there is no such address"))
+        return NotFound("there is no such address")
     if isinstance(raised, (OperationalError, InterfaceError)):
         # The text may name hosts and users: it goes to the log, not to the caller.
         log.warning("request %s: the database: %s", request_id(request), raised)
-        return problem(request, Unavailable("the database cannot be reached or is busy"))
-    log.error("request %s failed", request_id(request), exc_info=raised)  # type: ignore[arg-type]
-    return fault(request)
+        return Unavailable("the database cannot be reached or is busy")
+    return None
 
 
 def _broken_rules(errors: list[dict[str, Any]]) -> Refusal:

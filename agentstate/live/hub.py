@@ -26,7 +26,7 @@ import psycopg
 from django.conf import settings
 from django.db import connections
 
-from agentstate import postgres, presence
+from agentstate import metrics, postgres, presence
 from agentstate.caching import note_hint
 from agentstate.live import company
 from agentstate.live.company import Company
@@ -222,6 +222,16 @@ class Hub:
 
 
 _hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
+
+
+def count_streams() -> tuple[int, int]:
+    """Of people and of workers, in this process."""
+    hubs = list(_hubs.values())
+    workers = sum(one.streams_of(None) for one in hubs)
+    return sum(one.streams for one in hubs) - workers, workers
+
+
+metrics.STREAMS.count = count_streams
 _chained = threading.Lock()
 _background = threading.Lock()
 

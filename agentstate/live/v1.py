@@ -29,7 +29,7 @@ from agentstate.live.follow import Follower, stream, wait_for_page
 from agentstate.live.hub import hub
 from agentstate.live.sending import EventStream
 from agentstate.live.sources import ChangeFeed, RunLog, Source
-from agentstate.live.threads import in_thread
+from agentstate.live.threads import check_room, in_thread
 from agentstate.store.errors import Invalid, Unavailable
 from agentstate.store.payloads import Malformed, RawJSON
 from agentstate.store.rules import names
@@ -69,6 +69,7 @@ def answering(view: View) -> View:
     @wraps(view)
     async def answer(request: HttpRequest, **parts: str) -> HttpResponseBase:
         try:
+            check_room()
             response = await view(request, **parts) if _reads(request) else _only_get(request)
         except Exception as raised:  # whatever it is, the answer is one of the contract
             response = answer_to(request, raised)

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -64,6 +65,9 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: dict[Key, Counts] = {}
         self._written_at = time.monotonic()
+        # Since this process began, for its metrics: by operation and outcome; of later tries.
+        self.totals: Counter[tuple[str, str]] = Counter()
+        self.retries: Counter[str] = Counter()
 
     def add(
         self,
@@ -81,6 +85,8 @@ class Tally:
         """Count one command. events: those that it wrote to this run, now (else `add_events`)."""
         key = (at.replace(second=0, microsecond=0), run_key, operation, worker, outcome)
         with self._lock:
+            self.totals[operation, outcome] += 1
+            self.retries[operation] += attempt > 1
             counts = self._counts.setdefault(key, Counts())
             counts.count += 1
             counts.events += events

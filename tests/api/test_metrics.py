@@ -1,0 +1,148 @@
+"""/metrics: who may ask, that it tells what happened, and that docs/metrics.md lists all of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentstate import metrics
+from agentstate.store import vitals
+from tests.api.asking import Api, new_key
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
+
+
+def told(key, **headers):
+    sent = {"Authorization": f"Bearer {key.text}"} | headers
+    return Client().get("/metrics", headers=sent)
+
+
+def samples(answer):
+    assert answer.status_code == 200, answer.text
+    return {
+        (s.name, *sorted(s.labels.items())): s.value
+        for family in text_string_to_metric_families(answer.text)
+        for s in family.samples
+    }
+
+
+def value(found, name, **labels):
+    return found.get((f"agentstate_{name}", *sorted(labels.items())), 0.0)
+
+
+def test_only_a_key_that_may_read_is_told(api, with_scopes):
+    assert Client().get("/metrics").status_code == 401
+    assert told(with_scopes("write").key).status_code == 403
+    assert told(with_scopes("read", name="prometheus").key).status_code == 200
+    assert Client().post("/metrics").status_code == 405
+
+
+def test_it_speaks_the_format_that_is_asked_for(api):
+    assert told(api.key)["Content-Type"].startswith("text/plain; version=0.0.4")
+    modern = told(api.key, Accept="application/openmetrics-text; version=1.0.0")
+    assert modern["Content-Type"].startswith("application/openmetrics-text")
+    assert modern.text.endswith("# EOF\n")
+
+
+def test_what_was_done_and_refused_is_counted(api):
+    before = samples(told(api.key))
+    api.create("42")
+    api.post("/runs", {"key": "42", "task": "x"})
+    api.append("42", Agentstate_Attempt="2")
+    api.append("42", expected_seq=7)
+    api.get("/runs/42")
+    api.get("/runs/unknown")
+    Client().get("/no/such/page")
+    after = samples(told(api.key))
+
+    def grown(name, **labels):
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    create = {"method": "POST", "route": "api/v1/runs", "kind": "writes"}
+    assert grown("http_requests_total", **create, status="201") == 1
+    assert grown("http_requests_total", **create, status="409") == 1
+    read = {"method": "GET", "route": "api/v1/runs/<key>"}
+    assert grown("http_requests_total", **read, kind="writes", status="200") == 1
+    assert grown("http_request_seconds_count", **read) == 2
+    assert grown("http_request_part_seconds_total", part="db") > 0
+    assert grown("http_problems_total", code="exists") == 1
+    assert grown("http_problems_total", code="seq-conflict") == 1
+    assert grown("http_problems_total", code="not-found") == 1
+    assert grown("commands_total", operation="append", outcome="ok") == 1
+    assert grown("commands_total", operation="append", outcome="seq-conflict") == 1
+    assert grown("command_retries_total", operation="append") == 1
+    nowhere = {"method": "GET", "route": "none", "kind": "pages", "status": "404"}
+    assert grown("http_requests_total", **nowhere) == 1
+
+
+def test_the_store_is_told_as_it_stands(clock):
+    api = Api(new_key("fleet"))
+    api.create("42")
+    api.create("43")
+    api.hold("42", ttl_seconds=10)
+    clock.advance(seconds=25)
+    found = samples(told(api.key))
+    assert value(found, "runs", status="pending") == 1
+    assert value(found, "runs", status="running") == 1
+    assert value(found, "leases", state="lapsed") == 1
+    assert value(found, "lease_lapsed_oldest_seconds") == 15
+    assert value(found, "feed_waiting") > 0
+    assert value(found, "feed_lag_seconds") >= 25
+    assert value(found, "database_connections") >= 1
+    assert not any(value(found, "scrape_failed", part=part) for part in vitals.PARTS)
+
+
+def test_a_part_that_is_slow_is_missing_and_the_others_are_there(api, monkeypatch):
+    monkeypatch.setattr(vitals, "PART_TIMEOUT_MS", 20)
+    monkeypatch.setattr(vitals, "FEED", "SELECT pg_sleep(5), 0, 0, 0, 0")
+    found = samples(told(api.key))
+    assert value(found, "scrape_failed", part="feed") == 1
+    assert ("agentstate_feed_position",) not in found
+    assert value(found, "scrape_failed", part="leases") == 0
+    assert ("agentstate_leases", ("state", "live")) in found
+
+
+def test_no_name_that_callers_choose_is_a_label(api):
+    api.create("secret-run")
+    api.hold("secret-run", owner="secret-worker")
+    api.get("/runs/secret-run")
+    api.get("/runs/secret-run/nothing/secret-part")
+    api.send("SECRETMETHOD", "/runs", None)
+    text = told(api.key).text
+    assert "secret" not in text.lower()
+    assert "fleet" not in text
+
+
+LISTED = re.compile(r"^\| `(agentstate_\w+)` \| (\w+) \| ([^|]*)\|", re.MULTILINE)
+
+
+def described():
+    """Each metric's name, kind and labels, as the code has them."""
+    found = {}
+    for collector in metrics.REGISTRY._collector_to_names:
+        if isinstance(collector, metrics.ProcessCollector):
+            continue
+        for family in collector.describe():
+            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+            name = family.name + ("_total" if family.type == "counter" else "")
+            found[name] = (family.type, tuple(labels))
+    return found
+
+
+def test_the_documentation_lists_every_metric_with_its_labels():
+    written = {
+        name: (kind, tuple(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in LISTED.findall(DOCS.read_text())
+    }
+    assert written == described()
+
+
+@pytest.mark.parametrize("family", sorted(metrics.VITALS))
+def test_each_figure_of_the_store_is_one_that_is_read(db, family):
+    figures, failed = vitals.read()
+    assert not failed
+    assert family in figures
