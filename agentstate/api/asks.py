@@ -15,6 +15,7 @@ from agentstate.store.commands import (
     Patch,
     Transition,
 )
+from agentstate.store.effects import Effect
 from agentstate.store.payloads import NULL
 
 
@@ -104,4 +105,10 @@ def new_patch(
 
 
 def _events(asked: list[schemas.EventAsked]) -> tuple[NewEvent, ...]:
-    return tuple(NewEvent(type=e.type, data=e.data or NULL, id=e.id) for e in asked)
+    return tuple(
+        NewEvent(type=e.type, data=e.data or NULL, id=e.id, effect=_effect(e.effect)) for e in asked
+    )
+
+
+def _effect(asked: schemas.EffectAsked | None) -> Effect | None:
+    return None if asked is None else Effect(key=asked.key, state=asked.state)

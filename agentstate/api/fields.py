@@ -21,12 +21,13 @@ from agentstate.store.commands import (
     RETAIN_SECONDS_MAX,
     SIGNALS,
 )
+from agentstate.store.effects import BEGUN, ENDED
 from agentstate.store.errors import Invalid, every_refusal
 from agentstate.store.minutes import OK
 from agentstate.store.payloads import RawJSON, members
 from agentstate.store.rates import BY, FAILED, GROUPS_MAX
 from agentstate.store.rules import names
-from agentstate.store.rules.expect import CLAUSES_MAX, FIELDS, check_clauses
+from agentstate.store.rules.expect import CLAUSES_MAX, COMPARISONS, FIELDS, check_clauses
 from agentstate.store.states import MOVES, Status
 
 SEQ_MAX = 2**53 - 1
@@ -49,6 +50,8 @@ _MOMENT = re.compile(
     r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
+# As JSON Schema has it: no control characters, no space at either end.
+ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\s]([^\u0000-\u001f\u007f-\u009f]*[^\u0000-\u001f\u007f-\u009f\s])?$"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OPERATION = re.compile(r"[a-z][a-z_-]{0,63}")
 _STATUSES = tuple(str(status) for status in MOVES)
@@ -83,6 +86,10 @@ def _text(at_least: int, at_most: int, **more: Any) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "minLength": at_least, "maxLength": at_most, **more})
 
 
+def _one_line(at_least: int, at_most: int) -> WithJsonSchema:
+    return _text(at_least, at_most, pattern=ONE_LINE if at_least else f"^$|{ONE_LINE}")
+
+
 def whole(at_least: int, at_most: int) -> WithJsonSchema:
     return WithJsonSchema({"type": "integer", "minimum": at_least, "maximum": at_most})
 
@@ -111,7 +118,13 @@ def words(*words: str) -> WithJsonSchema:
 # --- names and texts -----------------------------------------------------------------------------
 
 RunKey = Annotated[str, rule(names.check_run_key), _name(names.RUN_KEY_CHARS)]
-Unit = Annotated[str, rule(names.check_unit), _name(names.UNIT_CHARS)]
+Unit = Annotated[
+    str,
+    rule(names.check_unit),
+    WithJsonSchema(
+        _name(names.UNIT_CHARS).json_schema | {"not": {"enum": sorted(names.RESERVED_UNITS)}}
+    ),
+]
 Worker = Annotated[str, rule(names.check_worker), _name(names.WORKER_CHARS)]
 BudgetName = Annotated[str, rule(names.check_budget_name), _name(names.BUDGET_CHARS)]
 EventType = Annotated[
@@ -122,10 +135,10 @@ EventType = Annotated[
 Id = Annotated[
     str, rule(names.check_id), _text(1, names.ID_CHARS, pattern=r"^[!-~]([ -~]*[!-~])?$")
 ]
-Task = Annotated[str, _line(1, names.TASK_CHARS), _text(1, names.TASK_CHARS)]
-Tag = Annotated[str, _line(1, names.TAG_CHARS), _text(1, names.TAG_CHARS)]
-Note = Annotated[str, _line(0, names.REASON_CHARS), _text(0, names.REASON_CHARS)]
-Reason = Annotated[str, _line(1, names.REASON_CHARS), _text(1, names.REASON_CHARS)]
+Task = Annotated[str, _line(1, names.TASK_CHARS), _one_line(1, names.TASK_CHARS)]
+Tag = Annotated[str, _line(1, names.TAG_CHARS), _one_line(1, names.TAG_CHARS)]
+Note = Annotated[str, _line(0, names.REASON_CHARS), _one_line(0, names.REASON_CHARS)]
+Reason = Annotated[str, _line(1, names.REASON_CHARS), _one_line(1, names.REASON_CHARS)]
 Tags = Annotated[
     tuple[str, ...],
     rule(names.check_tags),
@@ -133,7 +146,7 @@ Tags = Annotated[
         {
             "type": "array",
             "maxItems": names.TAGS_PER_RUN,
-            "items": {"type": "string", "minLength": 1, "maxLength": names.TAG_CHARS},
+            "items": _one_line(1, names.TAG_CHARS).json_schema,
         }
     ),
 ]
@@ -149,9 +162,10 @@ Notes = Annotated[
     rule(lambda f, v: names.check_text(f, v, at_most=names.NOTES_CHARS)),
     _text(0, names.NOTES_CHARS),
 ]
-ShortLine = Annotated[str, _line(1, names.UNIT_CHARS), _text(1, names.UNIT_CHARS)]
-Line = Annotated[str, _line(1, names.TASK_CHARS), _text(1, names.TASK_CHARS)]
+ShortLine = Annotated[str, _line(1, names.UNIT_CHARS), _one_line(1, names.UNIT_CHARS)]
+Line = Annotated[str, _line(1, names.TASK_CHARS), _one_line(1, names.TASK_CHARS)]
 
+EffectState = Annotated[str, _one_of(BEGUN, ENDED), words(BEGUN, ENDED)]
 Signal = Annotated[str, _one_of(*SIGNALS), words(*SIGNALS)]
 HoldState = Annotated[
     str,
@@ -207,6 +221,7 @@ Counters = Annotated[
         {
             "type": "object",
             "maxProperties": names.COUNTERS_PER_RUN,
+            "propertyNames": _name(names.BUDGET_CHARS).json_schema,
             "additionalProperties": {
                 "type": "integer",
                 "minimum": -names.AMOUNT_MAX,
@@ -257,12 +272,16 @@ Payload = Annotated[
     WithJsonSchema({"description": "any JSON value, at most 1 MiB, kept as it was sent"}),
 ]
 PayloadObject = Annotated[
-    RawJSON,
+    RawJSON | None,  # left out; a null that is sent is no object
     PlainValidator(_object),
     WithJsonSchema({"type": "object", "description": "at most 1 MiB, kept as it was sent"}),
 ]
 
 # --- changes, and what they expect ---------------------------------------------------------------
+
+
+# names.check_attrs_path, as a pattern.
+_ATTRS = rf"^attrs(\.[^.]{{1,{names.BUDGET_CHARS}}}){{1,10}}$"
 
 
 def _check_changes(field: str, value: Any) -> dict[str, RawJSON]:
@@ -286,6 +305,8 @@ Changes = Annotated[
         {
             "type": "object",
             "properties": {"notes": {"type": "string", "maxLength": names.NOTES_CHARS}},
+            "patternProperties": {_ATTRS: {}},
+            "additionalProperties": False,
             "description": "notes, and members of attrs by their paths, as attrs.step.n",
         }
     ),
@@ -305,6 +326,12 @@ def _decoded(value: Any) -> Any:
     return [_decoded(inner) for inner in value] if isinstance(value, list) else value
 
 
+_EXPECTED = rf"^({'|'.join(FIELDS)}|(counters|attrs)(\.[^.]+)+)$"
+_COMPARISONS: dict[str, Any] = {name: {} for name in COMPARISONS} | {
+    "in": {"type": "array"},
+    "exists": {"type": "boolean"},
+}
+
 Expect = Annotated[
     dict[str, Any],
     rule(_check_expect),
@@ -312,6 +339,15 @@ Expect = Annotated[
         {
             "type": "object",
             "maxProperties": CLAUSES_MAX,
+            "propertyNames": {"pattern": _EXPECTED},
+            "additionalProperties": {
+                "if": {"type": "object"},
+                "then": {
+                    "properties": _COMPARISONS,
+                    "additionalProperties": False,
+                    "minProperties": 1,
+                },
+            },
             "description": "fields and what each has to be: a value, or comparisons (eq, ne, lt,"
             " le, gt, ge, in, contains, exists); a field that is not there equals null. Fields:"
             f" {', '.join(FIELDS)}, counters.<name>, attrs.<path>",
@@ -363,8 +399,12 @@ def _flag(value: Any) -> bool:
 
 
 Flag = Annotated[bool, PlainValidator(_flag), WithJsonSchema({"type": "boolean"})]
-PartitionKey = Annotated[str, _line(1, PK_CHARS), _text(1, PK_CHARS)]
-SortKey = Annotated[str, _line(1, PK_CHARS), _text(1, PK_CHARS)]
+PartitionKey = Annotated[
+    str,
+    _line(1, PK_CHARS),
+    _text(1, PK_CHARS, pattern=f"^(run#|unit#|budget#){names.NAME}$"),
+]
+SortKey = Annotated[str, _line(1, PK_CHARS), _one_line(1, PK_CHARS)]
 
 # --- rates ---------------------------------------------------------------------------------------
 
@@ -382,6 +422,6 @@ def _check_outcome(field: str, value: Any) -> str:
 
 
 Grouping = Annotated[str, _one_of(*BY), words(*BY)]
-Operation = Annotated[str, rule(_check_operation), _text(1, 64)]
-OutcomeCode = Annotated[str, rule(_check_outcome), _text(1, 64)]
+Operation = Annotated[str, rule(_check_operation), _text(1, 64, pattern=f"^{_OPERATION.pattern}$")]
+OutcomeCode = Annotated[str, rule(_check_outcome), words(OK, FAILED, *sorted(every_refusal()))]
 GroupsLimit = Annotated[int, _number_in_query(1, GROUPS_MAX), whole(1, GROUPS_MAX)]

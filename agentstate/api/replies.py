@@ -7,6 +7,7 @@ their size. Every answer with a run's or a budget's version has it as its ETag, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.http import HttpResponse
 from agentstate.store import answers
 from agentstate.store.callers import Caller
 from agentstate.store.commands import Result
+from agentstate.store.effects import effect_of
 from agentstate.store.payloads import RawJSON, write
 from agentstate.store.reads import BudgetView, EntryView, HoldView, LedgerPage, RunView, Telemetry
 from agentstate.store.rows import EventRow, LeaseRow, TermRow, run_key_of
@@ -74,6 +76,7 @@ def run_members(view: RunView, caller: Caller) -> dict[str, Any]:
         "brake": brake_of(run, view.now),
         "budgets": [budget_members(budget) for budget in view.budgets],
         "telemetry": _telemetry_members(view.telemetry, caller),
+        "open_effects_count": view.open_effects,
     }
 
 
@@ -152,13 +155,15 @@ def term_members(term: TermRow) -> dict[str, Any]:
 
 def event_members(event: EventRow, size: int, caller: Caller) -> dict[str, Any]:
     """An event; size: of its payload in bytes, for those who may not see it."""
+    effect = effect_of(event.event_id)
     seen = {"data": RawJSON(event.data)} if caller.may("payloads") else {"data_bytes": size}
     return {
         "seq": event.seq,
         "type": event.type,
         "origin": event.origin,
         **seen,
-        "id": event.event_id,
+        "id": event.event_id if effect is None else None,
+        "effect": effect and asdict(effect),
         "token": event.token,
         "add": RawJSON(event.add) if event.add else None,
         "actor": event.actor,

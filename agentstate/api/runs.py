@@ -105,12 +105,16 @@ class RunsWanted(BaseModel):
 
 
 class EventsWanted(BaseModel):
-    """Which events of a run: numbers between `after` and `before`, both exclusive."""
+    """Which events of a run: numbers between `after` and `before`, both exclusive.
+
+    open_effects: those alone that began an effect which no event ends.
+    """
 
     after: fields.SeqInQuery = 0
     before: fields.SeqInQuery | None = None
     type: list[fields.EventType] = []
     origin: fields.Origin | None = None
+    open_effects: fields.Flag = False
     order: fields.Order = "oldest"
     limit: fields.EventsLimit = 100
 
@@ -451,7 +455,9 @@ def append_events(
     with what it adds to counters, what it spends, and the move that it ends with.
 
     expected_seq: the last number that the caller has seen. Without it: after whatever is there.
-    Event ids are unique in the run for its life: sending the same ones again answers as before.
+    Event ids are unique in the run for its life: sending the same ones again answers as before. The
+    event before something outside is done may say so with an effect, and the one after it as well;
+    what was begun and not ended is told to the next holder. Each begins once and ends once.
     """
     command = new_append(key, ask, if_match=version_to_match(request), fence=fence(request))
     appended = store.execute(command, by=request.caller, under=circumstances(request))
@@ -468,7 +474,8 @@ def list_events(
     """A run's events in pages of at most `limit` events and 1 MiB.
 
     Go on with `after` (or `before`, newest first) set to the last number of the page, until
-    nothing comes or it is `last_seq`.
+    nothing comes or it is `last_seq`. With `open_effects` those that began an effect which has not
+    ended, for whoever takes a run over.
     """
     page = reads.events(
         run_key=key,
@@ -478,6 +485,7 @@ def list_events(
             types=tuple(wanted.type),
             origin=wanted.origin,
             newest_first=wanted.order == "newest",
+            beginning_open_effects=wanted.open_effects,
         ),
         limit=wanted.limit,
         with_payloads=request.caller.may("payloads"),

@@ -4,7 +4,7 @@ OpenAPI: a test compares each answer with its description.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
@@ -28,14 +28,36 @@ class Told(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    # Whose version the answer has as its ETag: openapi.ETAGS.
+    etag: ClassVar[str] = ""
+
 
 # --- runs, events --------------------------------------------------------------------------------
 
 
+class EffectAsked(Asked):
+    """key: of the effect, in its run for life. state: the event before it, or the one after."""
+
+    key: fields.Id
+    state: fields.EffectState
+
+
 class EventAsked(Asked):
+    """An event. Beside `effect` there is no `id`: the effect's key and state are the event's."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "required": ["id", "effect"],
+                "properties": {"id": {"type": "string"}, "effect": {"type": "object"}},
+            }
+        }
+    )
+
     type: fields.EventType
     data: fields.Payload | None = None
     id: fields.Id | None = None
+    effect: EffectAsked | None = None
 
 
 class BudgetAsked(Asked):
@@ -58,7 +80,7 @@ class CreateAsked(Asked):
     key: fields.RunKey | None = Field(None, description="made by the store when it is left out")
     status: fields.FirstStatus = "pending"
     tags: fields.Tags = ()
-    attrs: fields.PayloadObject | None = None
+    attrs: fields.PayloadObject = None
     parent: fields.RunKey | None = None
     deadline_at: fields.Moment | None = None
     deadline_policy: fields.DeadlinePolicy = "report"
@@ -106,7 +128,7 @@ class PatchAsked(Asked):
     """A change of a run's fields. id: of the change, unique in the run for its life."""
 
     set: fields.Changes = {}
-    replace: fields.PayloadObject | None = Field(None, description="all attrs at once")
+    replace: fields.PayloadObject = Field(None, description="all attrs at once")
     add: fields.Counters = {}
     tags_add: fields.Tags = ()
     tags_remove: fields.Tags = ()
@@ -158,6 +180,8 @@ class BudgetTold(Told):
 
     Of a split budget the figures are those of the whole; slots: of one that is read by itself.
     """
+
+    etag = "budget"
 
     budget: str
     unit: str
@@ -238,7 +262,10 @@ class RunTold(RunListed):
 
     expires_at: when a run that has ended is no longer kept, unless `hold` keeps it.
     brake: the one that an operator put on its writers, while it is on.
+    open_effects_count: effects that were begun and not ended; counted up to 1,000.
     """
+
+    etag = "run"
 
     notes: str
     attrs: Any = None
@@ -251,6 +278,7 @@ class RunTold(RunListed):
     brake: BrakeTold | None
     budgets: list[BudgetTold]
     telemetry: TelemetryTold | None
+    open_effects_count: int
 
 
 class RunsTold(Told):
@@ -261,6 +289,8 @@ class RunsTold(Told):
 
 
 class MovedTold(Told):
+    etag = "run"
+
     run: str
     status: str
     version: int
@@ -271,6 +301,8 @@ class MovedTold(Told):
 class BrakedTold(Told):
     """per_second and until are left out when no brake is on."""
 
+    etag = "run"
+
     run: str
     per_second: int | None = None
     until: fields.Moment | None = None
@@ -280,6 +312,8 @@ class BrakedTold(Told):
 
 
 class ChangedTold(Told):
+    etag = "run"
+
     run: str
     version: int
     last_seq: int
@@ -324,6 +358,8 @@ class SpentTold(BudgetTold):
 class AppendedTold(Told):
     """first_seq to last_seq: of the caller's events. version, status: the run's, after it all."""
 
+    etag = "run"
+
     first_seq: int
     last_seq: int
     version: int
@@ -332,8 +368,18 @@ class AppendedTold(Told):
     spent: list[SpentTold] = []
 
 
+class EffectTold(Told):
+    """The effect that an event is about: it was written before it (begun), or after it (ended)."""
+
+    key: str
+    state: fields.EffectState
+
+
 class EventTold(Told):
-    """A line of a run's log. data: as it was sent, or its size without the scope payloads."""
+    """A line of a run's log. data: as it was sent, or its size without the scope payloads.
+
+    effect: in place of `id`, of an event that begins or ends one.
+    """
 
     seq: int
     type: str
@@ -341,6 +387,7 @@ class EventTold(Told):
     data: Any = None
     data_bytes: int = 0
     id: str | None
+    effect: EffectTold | None
     token: int | None
     add: dict[str, int] | None
     actor: str
@@ -384,6 +431,8 @@ class SignalTold(Told):
 
 class SignalledTold(Told):
     """signals: everything that the holder will be told at its next renewal."""
+
+    etag = "run"
 
     run: str
     signals: list[SignalTold]
@@ -436,8 +485,28 @@ class ClaimAsked(Asked):
     limit: fields.ClaimLimit = 1
 
 
+class OpenEffectTold(Told):
+    """An effect that the event at `seq` began, and that no event ends: look whether it happened.
+
+    data: as it was sent; left out beyond 64 KiB of all together, then `data_bytes` tells of it.
+    """
+
+    key: str
+    seq: int
+    type: str
+    data: Any = None
+    data_bytes: int
+    token: int | None = None
+    actor: str
+    at: fields.Moment
+
+
 class AcquiredTold(Told):
-    """A grant. taken_from: whose lease had lapsed. version, last_seq: of a run's unit."""
+    """A grant. taken_from: whose lease had lapsed.
+
+    Of a run's unit: version, last_seq, and what former holders began and did not end: the first
+    100 of open_effects, and how many there are, counted up to 1,000.
+    """
 
     unit: str
     owner: str
@@ -448,6 +517,8 @@ class AcquiredTold(Told):
     taken_from: str | None = None
     version: int | None = None
     last_seq: int | None = None
+    open_effects: list[OpenEffectTold] | None = None
+    open_effects_count: int | None = None
 
 
 class RenewedTold(Told):
@@ -506,6 +577,8 @@ class ReclaimedTold(Told):
 
 
 class ClaimTold(Told):
+    """A run that was given out. progress: of its former holder. open_effects: as in acquire."""
+
     unit: str
     run: str
     task: str
@@ -519,6 +592,8 @@ class ClaimTold(Told):
     expires_in_ms: int
     taken_from: str | None = None
     progress: Any = None
+    open_effects: list[OpenEffectTold]
+    open_effects_count: int
 
 
 class ClaimedTold(Told):
@@ -607,6 +682,8 @@ class BudgetStateTold(BudgetTold):
 class ReservedTold(Told):
     """A hold; the sums are the budget's after it."""
 
+    etag = "budget"
+
     budget: str
     id: str
     amount: int
@@ -625,6 +702,8 @@ class SettledTold(Told):
 
     overdrawn: more was used than the cap allows; nothing more is admitted until it does.
     """
+
+    etag = "budget"
 
     budget: str
     id: str

@@ -328,7 +328,7 @@ SELECT {columns}, size FROM (
 """
 # By their numbers, so that the log is asked for these alone, however long it is.
 _OPEN = """ AND seq = ANY(ARRAY(SELECT seq FROM agentstate_openeffect
-    WHERE run_id = %(run_id)s AND seq > %(after)s ORDER BY seq LIMIT %(limit)s))"""
+    WHERE run_id = %(run_id)s AND seq > %(after)s AND seq < %(before)s))"""
 _WITHOUT_PAYLOAD = rowsql.EVENT_COLUMNS.replace("data::text", "''::text AS data")
 
 
