@@ -12,6 +12,7 @@ from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, Range
 from django.db import models
 from django.db.models import F, Q
 
+from agentstate.store.effects import Effect, effect_of
 from agentstate.store.fields import JSONTextField
 
 
@@ -137,6 +138,11 @@ class Event(models.Model):
                 name="event_by_request",
             ),
         ]
+
+    @property
+    def effect(self) -> Effect | None:
+        """The effect that it begins or ends, if it is about one: `event_id` is its key then."""
+        return effect_of(self.event_id)
 
 
 class OpenEffect(models.Model):

@@ -19,6 +19,7 @@ from agentstate.store.models import (
     Event,
     Lease,
     LeaseTerm,
+    OpenEffect,
     OperatorAction,
     Refusal,
     Run,
@@ -33,6 +34,7 @@ PREVIEW_CHARS = 600
 PREVIEW_STORED_OCTETS_MAX = 32 * 1024
 ROWS_SHOWN = 100
 TERMS_SHOWN = 200
+EFFECTS_SHOWN = 20
 CHILDREN_SHOWN = 8
 REFUSALS_DRAWN = 500
 MARKS_EXACT = 2_000
@@ -218,6 +220,23 @@ def _event_line(row: tuple[Any, ...]) -> EventLine:
         preview=text,
         octets=octets,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEffects:
+    """The events that began what has not ended, the first first. more: there are others."""
+
+    events: list[Event]
+    more: bool
+
+
+def read_open_effects(run: UUID) -> OpenEffects:
+    found = OpenEffect.objects.filter(run_id=run).order_by("seq").values_list("seq", flat=True)
+    numbers = list(found[: EFFECTS_SHOWN + 1])
+    if not numbers:
+        return OpenEffects(events=[], more=False)
+    events = Event.objects.filter(run_id=run, seq__in=numbers[:EFFECTS_SHOWN]).defer("data")
+    return OpenEffects(events=list(events.order_by("seq")), more=len(numbers) > EFFECTS_SHOWN)
 
 
 def read_event(run: UUID, seq: int) -> Event | None:

@@ -277,6 +277,7 @@ def describe_live(request: ConsoleRequest, head: Head) -> dict[str, Any]:
         "moves": MOVES,
         "telemetry": head.telemetry,
         "signals": queries.read_signals(head.lease),
+        "open_effects": queries.read_open_effects(head.run.id),
     }
 
 

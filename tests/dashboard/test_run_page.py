@@ -3,6 +3,7 @@ import json
 import pytest
 
 from agentstate.store.commands import NewBudget, NewEvent, Patch
+from agentstate.store.effects import Effect
 from agentstate.store.errors import BudgetExhausted, Refusal, StaleFence
 from agentstate.store.payloads import RawJSON
 from dashboard.queries import story as queries
@@ -289,3 +290,28 @@ def test_a_run_past_its_retention_is_hidden_from_the_pages_too(store, still_cloc
     listed = viewer.get("/runs").content.decode()
     assert "kept-1" in listed
     assert "gone-" not in listed
+
+
+def test_effects_that_were_begun_and_not_ended_are_told_while_they_are(store, still_clock, viewer):
+    store.create("42")
+    lease = store.hold("42", "w-9")
+    assert "Effects begun" not in show(viewer).text
+
+    def begun(key):
+        return NewEvent(type="mail.wanted", effect=Effect(key=key, state="begun"))
+
+    appended = store.append("42", [begun("mail-7"), begun("<b>x</b>")], fence=lease.token)
+    still_clock.advance(seconds=40)
+    page = show(viewer)
+    assert "Effects begun and not ended" in page.text
+    assert page.text.partition("mail-7 begun ")[2].startswith("40s ago by key:fleet #")
+    assert "<b>x</b>" not in page.html
+    opened = show(viewer, event=str(appended.first_seq))
+    assert "Effect mail-7 begun" in opened.text
+
+    ended = [
+        NewEvent(type="mail.sent", effect=Effect(key=key, state="ended"))
+        for key in ("mail-7", "<b>x</b>")
+    ]
+    store.append("42", ended, fence=lease.token)
+    assert "Effects begun" not in show(viewer).text
