@@ -30,11 +30,13 @@ from asgiref.typing import (
     HTTPResponseStartEvent,
     HTTPScope,
 )
-from django.db import connections
+from django.db import close_old_connections, connections
 from django.utils.encoding import escape_uri_path
+from django.utils.html import escape
 
 from agentstate import admission, metrics
 from agentstate.admission import Full, Gate, Kind, Room, kind_of
+from agentstate.middleware import SHORT
 from agentstate.request_ids import request_id_of
 from agentstate.sending import Gone, send_in_time
 from agentstate.store.errors import Overloaded, Unavailable
@@ -168,6 +170,7 @@ class Bridge:
         parts = self._application(environ, start_response)
         status, headers = started[0]
         if getattr(parts, "streaming", False) and not _is_short(headers):
+            close_old_connections()  # Django does so where an answer ends: not in this thread
             return Answer(status, headers, body=b"".join(written), parts=parts)
         answer = Answer(status, headers, parts=parts)
         try:
@@ -402,7 +405,6 @@ def _too_many(full: Full, body: _Body) -> Refused:
 
 def problem_answer(refused: Refused, *, instance: str, request_id: str) -> Answer:
     """The refusal as problem+json, as api/problems.py has it."""
-    metrics.note_problem(refused.code)
     problem = {
         "type": f"/problems/{refused.code}",
         "code": refused.code,
@@ -414,8 +416,34 @@ def problem_answer(refused: Refused, *, instance: str, request_id: str) -> Answe
         "request_id": request_id,
     }
     text = json.dumps(problem).encode()
+    return _refusing(refused, text, b"application/problem+json", request_id)
+
+
+# To people, before any of Django's templates are there; it needs no style.
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><h1>{title}</h1>
+<p>{detail}. <a href="">Try again</a> in {seconds} s. Request {request_id}.</p></html>
+"""
+
+
+def page_answer(refused: Refused, *, request_id: str) -> Answer:
+    """The refusal for a person."""
+    seconds = refused.retry_after_seconds or 1
+    text = PAGE.format(
+        title=escape(refused.title),
+        detail=escape(refused.detail).capitalize(),
+        seconds=seconds,
+        request_id=escape(request_id),
+    )
+    answer = _refusing(refused, text.encode(), b"text/html; charset=utf-8", request_id)
+    answer.headers.append((b"content-security-policy", b"default-src 'none'"))
+    return answer
+
+
+def _refusing(refused: Refused, text: bytes, content_type: bytes, request_id: str) -> Answer:
+    metrics.note_problem(refused.code)
     headers = [
-        (b"content-type", b"application/problem+json"),
+        (b"content-type", content_type),
         (b"content-length", str(len(text)).encode()),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
@@ -431,10 +459,13 @@ def problem_answer(refused: Refused, *, instance: str, request_id: str) -> Answe
 async def _send_problem(
     scope: HTTPScope, send: ASGISendCallable, refused: Refused, came_at: float
 ) -> None:
-    sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-    answer = problem_answer(
-        refused, instance=escape_uri_path(scope["path"]), request_id=request_id_of(sent)
-    )
+    headers = dict(scope["headers"])
+    request_id = request_id_of(headers.get(b"x-request-id", b"").decode("latin-1"))
+    if b"text/html" in headers.get(b"accept", b"") and not scope["path"].startswith(SHORT):
+        answer = page_answer(refused, request_id=request_id)
+    else:
+        instance = escape_uri_path(scope["path"])
+        answer = problem_answer(refused, instance=instance, request_id=request_id)
     waited_ms = (time.monotonic() - came_at) * 1_000
     timing = f"total;dur={waited_ms:.2f}, queue;dur={waited_ms:.2f}"
     answer.headers.append((b"server-timing", timing.encode()))

@@ -62,6 +62,10 @@ class Lane:
         One with a time to begin by is Unavailable as soon as that is over and it has not begun.
         """
         turn, seconds = _Turn(ask), ask.under.wait_seconds(LONGEST_WAIT_SECONDS)
+        if not seconds:  # it waited for a thread, or for its own body
+            return Unavailable(
+                "it could not begin in the time that it was given", retry_after_ms=1_000
+            )
         with self._lock:
             if not self._busy and not self._waiting:
                 self._busy = leads = True
