@@ -18,6 +18,7 @@ CACHE_SECONDS = 0.25
 YES = frozenset({"1", "true", "yes", "on"})
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 NO = frozenset({"0", "false", "no", "off"})
+BROKERS = ("pgmq", "amqp", "amqps", "redis", "rediss")
 
 # The store's rules, which need Django to be imported; a test holds the two against each other.
 BUDGET_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@~-]{0,62}[A-Za-z0-9])?")
@@ -45,6 +46,15 @@ def text(name: str, *, default: str = "", secret: bool = False, at_least: int = 
         return default
     if len(value) < at_least:
         raise BadSetting(name, value, f"at least {at_least} characters long", secret=secret)
+    return value
+
+
+def broker(name: str, *, default: str) -> str:
+    """The address of a broker of one of the three kinds that the tests run on."""
+    value = text(name, default=default, secret=True)
+    if value.split("://", 1)[0] not in BROKERS or "://" not in value:
+        rule = f"an address that begins with {', '.join(f'{kind}://' for kind in BROKERS)}"
+        raise BadSetting(name, value, rule, secret=True)
     return value
 
 

@@ -118,7 +118,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CACHES = {"default": env.cache("AGENTSTATE_CACHE_URL") | {"KEY_PREFIX": "agentstate", "VERSION": 1}}
 
 # Celery. Remote control is off: its reply queue has a name that pgmq cannot hold.
-CELERY_BROKER_URL = env.text("CELERY_BROKER_URL", default="pgmq://localhost", secret=True)
+CELERY_BROKER_URL = env.broker("CELERY_BROKER_URL", default="pgmq://localhost")
+# Longer than the longest task with its countdown: a task that takes longer runs twice.
+VISIBILITY_SECONDS = 600
 if CELERY_BROKER_URL.startswith("pgmq"):
     CELERY_BROKER_TRANSPORT_OPTIONS = {
         "conn_string": postgres.broker_conninfo(DATABASE_PARTS),
@@ -127,12 +129,18 @@ if CELERY_BROKER_URL.startswith("pgmq"):
         "notify_throttle_interval_ms": 0,
         "wait_time_seconds": 0,
         "polling_interval": 1,
-        # Longer than the longest task with its countdown: a task that takes longer runs twice.
-        "visibility_timeout": 600,
+        "visibility_timeout": VISIBILITY_SECONDS,
         "pool_size": 4,
     }
+elif CELERY_BROKER_URL.startswith("amqp"):
+    # It has no visibility timeout; sent is what it has said that it keeps.
+    CELERY_BROKER_TRANSPORT_OPTIONS = {"confirm_publish": True}
+else:
+    CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": VISIBILITY_SECONDS}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+# The broker gives out again what was in work when the connection went; both have one effect.
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 CELERY_WORKER_SEND_TASK_EVENTS = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

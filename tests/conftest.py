@@ -105,7 +105,7 @@ def no_copies() -> None:
 
 
 # Where whatever a test did to the store has to add up when it is over.
-VERIFIED = {"store", "api", "live", "tasks", "client"}
+VERIFIED = {"store", "api", "live", "tasks", "client", "brokers"}
 
 
 @pytest.fixture(autouse=True)

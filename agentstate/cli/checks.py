@@ -12,6 +12,7 @@ from pathlib import Path
 from agentstate.cli.output import CommandFailure, progress, result
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+USUAL = "not long and not brokers"
 NO_TESTS = 5  # pytest's exit code when none was chosen
 WORKERS = 2  # of pytest-xdist; each has a database of its own
 # What another PostgreSQL could change: everything that talks to it, but for browsers and starts.
@@ -37,15 +38,15 @@ LOCKS = {
 
 def test(arguments: Sequence[str]) -> int:
     """`./run test`: everything but what takes minutes, or what the arguments say."""
-    return pytest(arguments or ["-m", "not long"])
+    return pytest(arguments or ["-m", USUAL])
 
 
 def test_long(arguments: Sequence[str]) -> int:
     """`./run test-long`: those of many cases side by side, then, each by itself, real crashes and
     real time-outs."""
     codes = (
-        pytest(["-m", "long and many", *arguments]),
-        pytest(["-m", "long and not many", *arguments], workers=0),
+        pytest(["-m", "long and many and not brokers", *arguments]),
+        pytest(["-m", "long and not many and not brokers", *arguments], workers=0),
     )
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     return failed[0] if failed else min(codes)
@@ -62,7 +63,19 @@ def test_pg15(arguments: Sequence[str]) -> int:
     os.environ["AGENTSTATE_PG_BIN"] = str(binaries)
     os.environ["AGENTSTATE_TEST_HOME"] = str(ROOT / "var" / "test-pg15")
     folders = [f"tests/{name}" for name in OF_THE_DATABASE]
-    return test(arguments or [*folders, "-m", "not long"])
+    return test(arguments or [*folders, "-m", USUAL])
+
+
+def test_brokers(arguments: Sequence[str]) -> int:
+    """`./run test-brokers`: the same tests on pgmq, RabbitMQ and Redis, each in its own process."""
+    missing = [name for name in ("redis-server", "rabbitmq-server") if not shutil.which(name)]
+    if missing:
+        raise CommandFailure(
+            f"no {' and no '.join(missing)} on the PATH: install it (Debian: apt-get install "
+            f"{' '.join(missing)}). The tests start their own, on loopback, and stop them"
+        )
+    spread = ["-n", str(WORKERS), "--dist", "loadgroup"]
+    return pytest(["-m", "brokers", "tests/brokers", *spread, *arguments])
 
 
 def pytest(arguments: Sequence[str], *, workers: int = WORKERS) -> int:

@@ -129,3 +129,15 @@ def test_rates_of_several_names_are_read_and_bad_ones_named(monkeypatch):
         with pytest.raises(env.BadSetting) as refused:
             env.rates("AGENTSTATE_X", at_most=100)
         assert bad in str(refused.value)
+
+
+def test_a_broker_is_one_of_those_that_are_tested(given):
+    assert env.broker("AGENTSTATE_X", default="pgmq://localhost") == "pgmq://localhost"
+    for fine in ("amqp://u:p@host:5672//", "amqps://host", "redis://host/0", "rediss://host"):
+        given(fine)
+        assert env.broker("AGENTSTATE_X", default="") == fine
+    for bad in ("sqs://key:secret@", "localhost", "redis", "filesystem://"):
+        given(bad)
+        with pytest.raises(env.BadSetting, match=r"not shown.*amqp://") as refused:
+            env.broker("AGENTSTATE_X", default="")
+        assert "secret" not in str(refused.value)
