@@ -19,17 +19,18 @@ from ninja.params import ParamShortcut, models
 from pydantic import BaseModel
 
 from agentstate import __version__
+from agentstate.api import openapi
 from agentstate.api.access import ApiKey
 from agentstate.api.bodies import PayloadParser
 from agentstate.api.door import answer_to
-from agentstate.api.problems import MEDIA_TYPE, STATUS
-from agentstate.api.schemas import ProblemTold
+from agentstate.api.headers import ATTEMPT_MAX, DEADLINE_MS_MAX
+from agentstate.api.problems import INTERNAL, STATUS
 from agentstate.store import errors
 from agentstate.store.errors import Invalid, Refusal
 from agentstate.store.keys import Unauthenticated
 from agentstate.store.payloads import Malformed
+from agentstate.store.rules import names
 
-REF = "#/components/schemas/{model}"
 WAITS = "this address never waits; long polls and streams are under /live/v1"
 
 # What any call may be refused for; those with a body, and those that write.
@@ -38,54 +39,69 @@ ALWAYS: tuple[type[Refusal], ...] = (
     Invalid,
     errors.UnstorableText,
     errors.Unavailable,
+    errors.Overloaded,
 )
-WITH_KEY: tuple[type[Refusal], ...] = (Unauthenticated, errors.NotAllowed)
+WITH_KEY: tuple[type[Refusal], ...] = (
+    Unauthenticated,
+    errors.NotAllowed,
+    errors.RateLimited,
+)
 WITH_BODY: tuple[type[Refusal], ...] = (errors.TooLarge,)
 WRITING: tuple[type[Refusal], ...] = (errors.OutcomeUnknown,)
+# Of a body, by statuses that no refusal has: it did not come, its length or its type is not told.
+OF_HTTP = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.LENGTH_REQUIRED,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
 KEYED: tuple[type[Refusal], ...] = (errors.IdempotencyInFlight, errors.IdempotencyKeyReuse)
 
 FENCE = {
     "name": "Agentstate-Fence",
     "in": "header",
     "description": "the fencing token of the lease under which the caller writes",
-    "schema": {"type": "integer", "minimum": 1},
+    "schema": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
 }
 IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "description": 'write only if the run has this version; as "v7", with the quotes',
-    "schema": {"type": "string", "pattern": '^"v[1-9][0-9]*"$'},
+    "schema": {"type": "string", "pattern": r'^(\*|"v[1-9][0-9]{0,17}")$'},
 }
 IF_MATCH_BUDGET = {
     "name": "If-Match",
     "in": "header",
     "description": 'write only if the budget has this version; as "b3", with the quotes',
-    "schema": {"type": "string", "pattern": '^"b[1-9][0-9]*"$'},
+    "schema": {"type": "string", "pattern": r'^(\*|"b[1-9][0-9]{0,17}")$'},
 }
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "the first answer to this key, by this API key, stays the answer for 24 hours",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+    "schema": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": names.ID_CHARS,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    },
 }
 ATTEMPT = {
     "name": "Agentstate-Attempt",
     "in": "header",
     "description": "1 for the first try of a request, 2 for the next",
-    "schema": {"type": "integer", "minimum": 1},
+    "schema": {"type": "integer", "minimum": 1, "maximum": ATTEMPT_MAX},
 }
 ATTEMPTS_MAX = {
     "name": "Agentstate-Attempts-Max",
     "in": "header",
     "description": "the last attempt that is made: a conflict there is counted as given up",
-    "schema": {"type": "integer", "minimum": 1},
+    "schema": {"type": "integer", "minimum": 1, "maximum": ATTEMPT_MAX},
 }
-
 DEADLINE = {
     "name": "Agentstate-Deadline",
     "in": "header",
     "description": "milliseconds: what cannot begin within them is 503 with nothing written",
-    "schema": {"type": "integer", "minimum": 1},
+    "schema": {"type": "integer", "minimum": 1, "maximum": DEADLINE_MS_MAX},
 }
 
 
@@ -109,13 +125,10 @@ else:
 
 
 class WorkerAPI(NinjaAPI):
-    """The API of /api/v1. Its OpenAPI describes problems as problem+json."""
+    """The API of /api/v1. Its OpenAPI says what ninja's does not by itself: openapi.py."""
 
     def get_openapi_schema(self, **more: Any) -> Any:
-        schema = super().get_openapi_schema(**more)
-        problem = ProblemTold.model_json_schema(ref_template=REF)
-        schema["components"]["schemas"][ProblemTold.__name__] = problem
-        return schema
+        return openapi.completed(super().get_openapi_schema(**more))
 
 
 def make_api() -> WorkerAPI:
@@ -128,6 +141,8 @@ def make_api() -> WorkerAPI:
         urls_namespace="agentstate.api",
         docs_url=None,
         openapi_url=None,
+        servers=[{"url": "/", "description": "where this document came from"}],
+        openapi_extra={"tags": openapi.TAGS},
     )
     for raised in (Exception, Http404, ninja.errors.HttpError, ninja.errors.ValidationError):
         api.add_exception_handler(raised, answer_to)
@@ -184,6 +199,15 @@ def contract(
     refused += WITH_BODY if takes_body else ()
     refused += KEYED if keyed else ()
     refused += WRITING if takes_body else ()
+    done = openapi.answer_headers(
+        operation_id,
+        etag=getattr(answers, "etag", ""),
+        writes=takes_body,
+        limited=access is not None,
+    )
+    done |= openapi.links_of(operation_id)
+    if lines:
+        done["content"] = {lines: {"schema": {"type": "string"}}}
     return {
         "operation_id": operation_id,
         "summary": operation_id.replace("_", " ").capitalize(),
@@ -194,28 +218,20 @@ def contract(
                 *headers,
                 *([ATTEMPTS_MAX, DEADLINE] if ATTEMPT in headers else []),
             ],
-            "responses": _problems(refused, takes_body=takes_body) | _lines(status, lines),
+            "responses": {int(status): done} | _problems(refused, takes_body=takes_body),
             "x-scopes": list(access.scopes) if access else [],
         },
     }
-
-
-def _lines(status: int, lines: str) -> dict[int, Any]:
-    """An answer that is lines of text instead of one JSON value."""
-    return {status: {"content": {lines: {"schema": {"type": "string"}}}}} if lines else {}
 
 
 def _problems(refused: Sequence[type[Refusal]], *, takes_body: bool) -> dict[int, Any]:
     codes: dict[int, set[str]] = defaultdict(set)
     for cls in refused:
         codes[STATUS[cls]].add(cls.code)
-    if takes_body:
-        codes[HTTPStatus.UNSUPPORTED_MEDIA_TYPE.value].add(Malformed.code)
-    content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(model=ProblemTold.__name__)}}}
+    for status in OF_HTTP if takes_body else ():
+        codes[status.value].add(Malformed.code)
+    codes[INTERNAL.status].add(INTERNAL.code)
     return {
-        status: {
-            "description": f"{HTTPStatus(status).phrase}: {', '.join(sorted(of_status))}",
-            "content": content,
-        }
+        status: openapi.problem_answer(status, sorted(of_status))
         for status, of_status in sorted(codes.items())
     }

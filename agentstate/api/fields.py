@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from agentstate.store.alerting import RULES, SNOOZE_SECONDS_MAX, SNOOZE_SECONDS_MIN
 from agentstate.store.commands import (
     BRAKE_SECONDS_MAX,
     CLAIM_LIMIT,
@@ -21,6 +22,7 @@ from agentstate.store.commands import (
     RETAIN_SECONDS_MAX,
     SIGNALS,
 )
+from agentstate.store.delivering import ADDRESS_CHARS, KINDS, LEAST
 from agentstate.store.effects import BEGUN, ENDED
 from agentstate.store.errors import Invalid, every_refusal
 from agentstate.store.minutes import OK
@@ -51,7 +53,8 @@ _MOMENT = re.compile(
 )
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # As JSON Schema has it: no control characters, no space at either end.
-ONE_LINE = r"^[^\u0000-\u001f\u007f-\u009f\s]([^\u0000-\u001f\u007f-\u009f]*[^\u0000-\u001f\u007f-\u009f\s])?$"
+_PLAIN, _EDGE = r"[^\u0000-\u001f\u007f-\u009f]", r"[^\u0000-\u001f\u007f-\u009f\s]"
+ONE_LINE = f"^{_EDGE}({_PLAIN}*{_EDGE})?$"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OPERATION = re.compile(r"[a-z][a-z_-]{0,63}")
 _STATUSES = tuple(str(status) for status in MOVES)
@@ -165,6 +168,15 @@ Notes = Annotated[
 ShortLine = Annotated[str, _line(1, names.UNIT_CHARS), _one_line(1, names.UNIT_CHARS)]
 Line = Annotated[str, _line(1, names.TASK_CHARS), _one_line(1, names.TASK_CHARS)]
 
+TargetKind = Annotated[str, _one_of(*KINDS), words(*KINDS)]
+Least = Annotated[str, _one_of(*LEAST), words(*LEAST)]
+AlertRule = Annotated[str, _one_of(*RULES), words(*RULES)]
+TargetAddress = Annotated[str, _line(1, ADDRESS_CHARS), _text(1, ADDRESS_CHARS, pattern="^[!-~]+$")]
+SnoozeSeconds = Annotated[
+    int,
+    _between(SNOOZE_SECONDS_MIN, SNOOZE_SECONDS_MAX),
+    whole(SNOOZE_SECONDS_MIN, SNOOZE_SECONDS_MAX),
+]
 EffectState = Annotated[str, _one_of(BEGUN, ENDED), words(BEGUN, ENDED)]
 Signal = Annotated[str, _one_of(*SIGNALS), words(*SIGNALS)]
 HoldState = Annotated[

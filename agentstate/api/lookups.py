@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from django.http import HttpResponse
 from ninja import Query, Router
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agentstate.api import fields, schemas
 from agentstate.api.access import READ, WorkerRequest
@@ -30,7 +30,7 @@ class ItemsWanted(BaseModel):
 class ReceiptWanted(BaseModel):
     """Which request: by the Idempotency-Key that this API key sent, or by its X-Request-Id."""
 
-    key: fields.Id | None = None
+    key: fields.Id | None = Field(None, description="the Idempotency-Key of the request")
     request_id: fields.Id | None = None
 
 

@@ -62,9 +62,7 @@ STATUS: dict[type[Refusal], int] = {
 
 
 # What may be sent again as it is, or later: their answers have Retry-After.
-REPEATABLE = frozenset(
-    cls.code for cls in STATUS if cls.retry in (Retry.LATER, Retry.SAME_REQUEST)
-)
+REPEATABLE = frozenset(cls.code for cls in STATUS if cls.retry in (Retry.LATER, Retry.SAME_REQUEST))
 REPLAYED = "Idempotent-Replayed"
 
 ADVICE = {

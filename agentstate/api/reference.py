@@ -88,7 +88,8 @@ class _Reader:
             summary=call["summary"],
             paragraphs=tuple(_spans(p) for p in call["description"].split("\n\n")),
             scopes=tuple(call["x-scopes"]),
-            parameters=tuple(self._parameter(p) for p in call["parameters"]),
+            # What every call has stands at the top of the page.
+            parameters=tuple(self._parameter(p) for p in call["parameters"] if "$ref" not in p),
             body=tuple(self._members(_content(call.get("requestBody")))),
             status=int(status),
             answer=tuple(self._members(_content(answer))),

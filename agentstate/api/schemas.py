@@ -1027,6 +1027,24 @@ class TimeTold(Told):
     now: fields.Moment
 
 
+class JobTold(Told):
+    """A periodic job of our own. late_seconds: how long ago it should have been heard of again.
+    behind: what it knows to be left for its next pass; null: it cannot say.
+    """
+
+    name: str
+    every_seconds: int
+    started_at: fields.Moment | None
+    ended_at: fields.Moment | None
+    late_seconds: float
+    behind: int | None
+
+
+class JobsTold(Told):
+    status: Annotated[str, fields.words("on-time")]
+    jobs: list[JobTold]
+
+
 class HealthTold(Told):
     status: Annotated[str, fields.words("live", "ready")]
     checks: dict[str, str] = {}
