@@ -151,6 +151,8 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TIMEZONE = "UTC"
+# A host's clock that is put back holds nothing up.
+CELERY_BEAT_SCHEDULER = "tasks.beat:SteadyScheduler"
 
 STATIC_URL = "/static/"
 # Found where the apps keep them: a start needs no collectstatic, and nothing is ever out of date.

@@ -1,7 +1,9 @@
 """What beat starts, and how often; the modules in which the tasks are, and their queues.
 
-A start that no worker took before the next one was due is dropped (`expires`): after an hour
-without workers there is one sweep to do, not seven hundred.
+After three hours without workers there is one pass of each job to do, not thousands. A start says
+`when_due`: whoever takes it asks the database whether the job began just now, and then leaves it.
+Those that waited longer than five minutes, or than a period, are dropped unasked (`expires`). Not
+sooner, because that is judged by the clocks of two hosts, which may differ.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.alerts", "tasks.fleet")
 ROUTES: dict[str, dict[str, str]] = {"agentstate.work_shift": {"queue": "fleet"}}
 
 
+EXPIRES_SECONDS_MIN = 300.0
+
+
 def _every(seconds: float, task: str) -> dict[str, Any]:
     return {
         "task": f"agentstate.{task}",
         "schedule": seconds,
-        "options": {"expires": max(seconds, 5.0)},
+        "kwargs": {"when_due": True},
+        "options": {"expires": max(seconds, EXPIRES_SECONDS_MIN)},
     }
 
 

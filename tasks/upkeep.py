@@ -7,13 +7,15 @@ are started: tasks/schedule.py.
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 
 from agentstate.store import feed, partitions, retention
 from agentstate.store.callers import SWEEP
 from agentstate.store.commands import CarryOutDeadlines, DropDeadHolds, NoteLapsed
 from agentstate.store.execute import execute
-from agentstate.store.upkeep import FrequentBeat, beat
+from agentstate.store.upkeep import FrequentBeat, beat, is_due
 from tasks.app import app
 
 # A start cleans up for so long at most, in passes of so many rows; the next one goes on with it.
@@ -23,7 +25,24 @@ PURGE_ROWS = 1_000
 _MOVING = FrequentBeat("move feed")
 
 
+def periodic[**P](job: str) -> Callable[[Callable[P, None]], Callable[..., None]]:
+    """Let a task be started by the clock: with `when_due` it does nothing if the job (one of JOBS)
+    began within half its period. So two beats, or a queue of old starts, have the effect of one.
+    """
+
+    def wrap(task: Callable[P, None]) -> Callable[..., None]:
+        @functools.wraps(task)
+        def start(*args: P.args, when_due: bool = False, **kwargs: P.kwargs) -> None:
+            if not when_due or is_due(job):
+                task(*args, **kwargs)
+
+        return start
+
+    return wrap
+
+
 @app.task(name="agentstate.note_lapsed_leases", ignore_result=True, time_limit=30)
+@periodic("note lapsed leases")
 def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
     """Record the leases that ran out unseen. Every 5 s. Twice, late or never is safe: acquire
     treats a lapsed lease as free already; this only tells people.
@@ -33,6 +52,7 @@ def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
 
 
 @app.task(name="agentstate.carry_out_deadlines", ignore_result=True, time_limit=30)
+@periodic("carry out deadlines")
 def carry_out_deadlines(*, limit: int = 200, **_newer: object) -> None:
     """Fail or cancel the runs whose deadline has passed, where their policy says so. Every 5 s.
     Twice is safe: an ended run has no deadline any more. Late only ends them later.
@@ -43,6 +63,7 @@ def carry_out_deadlines(*, limit: int = 200, **_newer: object) -> None:
 
 
 @app.task(name="agentstate.drop_dead_holds", ignore_result=True, time_limit=30)
+@periodic("drop dead holds")
 def drop_dead_holds(*, limit: int = 500, **_newer: object) -> None:
     """Give back what dead workers hold of budgets. Every 10 s. Twice, late or never is safe: a
     charge that would be refused looks for dead holds itself.
@@ -62,6 +83,7 @@ def move_feed(**_newer: object) -> None:
 
 
 @app.task(name="agentstate.make_partitions", ignore_result=True, time_limit=60)
+@periodic("make partitions")
 def make_partitions(**_newer: object) -> None:
     """Make the coming weeks' partitions of the event table. Hourly. Twice or late is safe: there
     are eight weeks in hand, and after those a write makes the one that it needs.
@@ -71,6 +93,7 @@ def make_partitions(**_newer: object) -> None:
 
 
 @app.task(name="agentstate.purge", ignore_result=True, time_limit=240)
+@periodic("purge what is past its age")
 def purge(**_newer: object) -> None:
     """Delete what is past its age (`retention.AGES`), pass by pass and at most for a minute. Every
     five minutes. Twice at once share the work; late or never is safe: what is past its age is not
@@ -87,6 +110,7 @@ def purge(**_newer: object) -> None:
 
 
 @app.task(name="agentstate.drop_old_weeks", ignore_result=True, time_limit=240)
+@periodic("drop weeks that are over")
 def drop_old_weeks(**_newer: object) -> None:
     """Work on weeks of which every run has ended and expired, at most for a minute. Every five
     minutes. Two at once: one works. Late or never is safe: their runs are hidden already.

@@ -53,6 +53,24 @@ _SECRET = re.compile(r"(?<=://)[^/@\s]*@|(?<=password=)\S+", re.IGNORECASE)
 log = logging.getLogger(__name__)
 
 
+# A start that lies in the future was written before the clock was set back.
+_DUE = """
+SELECT NOT EXISTS (SELECT FROM agentstate_heartbeat WHERE name = %(name)s
+    AND started_at > agentstate_now() - make_interval(secs => %(least)s)
+    AND started_at <= agentstate_now())
+"""
+
+
+def is_due(name: str) -> bool:
+    """Whether the job last began at least half a period ago, by the database's clock.
+
+    What is started by a host's clock asks this, so that a second beat, a queue full of old starts
+    or a host's wrong clock cost one look each. It decides nothing else: two may be told yes.
+    """
+    found = _say(_DUE, {"name": name, "least": JOBS[name] / 2})
+    return found is None or bool(found[0])
+
+
 @dataclass(slots=True)
 class Pass:
     """What one pass of a job did, and how much of what it knows of is left for the next.
