@@ -20,7 +20,7 @@ from agentstate.api.problems import request_id
 from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.commands import NoteRefused
 from agentstate.store.errors import Invalid
-from agentstate.store.keys import Unauthenticated, find_caller
+from agentstate.store.keys import Unauthenticated, find_caller, has_key_in
 from agentstate.store.rules import names
 
 _BEARER = re.compile(r"bearer +([!-~]+) *", re.IGNORECASE)
@@ -79,10 +79,16 @@ WRITE = ApiKey("write")
 WRITE_OR_OPERATE = ApiKey("write", "operate")
 OPERATE = ApiKey("operate")
 OVERRIDE = ApiKey("override")
+ADMIN = ApiKey("admin")
 
 
 def _sent_key(request: HttpRequest) -> str:
     sent = request.META.get("HTTP_AUTHORIZATION")
+    if has_key_in(request.META.get("QUERY_STRING", "")):
+        raise Unauthenticated(
+            "a key in an address ends in logs and histories, so none is taken there: revoke this"
+            " one, and send another as Authorization: Bearer <key>"
+        )
     if sent is None:
         raise Unauthenticated("send an API key: Authorization: Bearer <key>")
     found = _BEARER.fullmatch(sent.strip())

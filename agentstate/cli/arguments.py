@@ -83,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     add_serve(commands)
     add_user(commands)
     add_key(commands)
+    add_keys(commands)
     add_torture(commands)
     add_passed_on(commands)
     return top
@@ -144,7 +145,17 @@ def add_key(commands: Commands) -> None:
     key.add_argument("--name", required=True, help="whose it is, say the fleet's or the host's")
     key.add_argument("--scope", action="append", required=True, choices=people.SCOPES,
                      help="what it may do; repeat it for each (none implies another)")  # fmt: skip
+    key.add_argument("--days", type=whole(1, 36_500), metavar="N",
+                     help="how long it is valid; without: until it is revoked")  # fmt: skip
     key.set_defaults(command=people.key)
+
+
+def add_keys(commands: Commands) -> None:
+    about = "list the API keys, or revoke one"
+    keys = commands.add_parser("keys", help=about, description=f"{about.capitalize()}.")
+    keys.add_argument("--revoke", metavar="NAME", help="end this one: at once, and for good")
+    keys.add_argument("--reason", default="", help="why; it stands in the audit trail")
+    keys.set_defaults(command=people.keys)
 
 
 def add_torture(commands: Commands) -> None:

@@ -4,6 +4,7 @@ import argparse
 import getpass
 import secrets
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from agentstate.cli.database import load_settings, ready_database
@@ -75,22 +76,67 @@ def save_user(*, name: str, role: str, password: str) -> bool:
 def key(options: argparse.Namespace) -> int:
     """`./run key`: make a key; only its hash is kept, so it can be printed this once only."""
     load_settings()
+    scopes = tuple(dict.fromkeys(options.scope))
     with ready_database():
-        made = make_key(name=options.name, scopes=tuple(dict.fromkeys(options.scope)))
+        made = make_key(name=options.name, scopes=scopes, days=options.days)
     progress(f"key {options.name}: {', '.join(dict.fromkeys(options.scope))}. Not shown again:")
     result(made)
     return 0
 
 
-def make_key(*, name: str, scopes: tuple[str, ...]) -> str:
-    """The new key's text. Raises CommandFailure when the store refuses, say for its name."""
+def make_key(*, name: str, scopes: tuple[str, ...], days: int | None = None) -> str:
+    """The new key's text. days: how long it is valid; None: until it is revoked.
+
+    Raises CommandFailure when the store refuses, say for its name.
+    """
+    from agentstate.store import reads
     from agentstate.store.errors import Refusal
     from agentstate.store.keys import create_key
 
+    expires_at = None if days is None else reads.now() + timedelta(days=days)
     try:
-        return create_key(name=name, scopes=scopes, by=_whoever_runs_this()).text
+        made = create_key(name=name, scopes=scopes, by=_whoever_runs_this(), expires_at=expires_at)
+        return made.text
     except Refusal as refusal:
         raise CommandFailure(f"key {name!r}: {refusal.detail}") from None
+
+
+def keys(options: argparse.Namespace) -> int:
+    """`./run keys`: which there are; with --revoke, end one."""
+    load_settings()
+    with ready_database():
+        if options.revoke is None:
+            list_keys()
+        else:
+            revoke(name=options.revoke, reason=options.reason)
+    return 0
+
+
+def list_keys() -> None:
+    from agentstate.store.keys import every_key
+
+    for one in every_key():
+        times = {
+            "made": one.created_at,
+            "last used": one.last_used_at,
+            "ends": one.expires_at,
+            "revoked": one.revoked_at,
+        }
+        told = [f"{word} {at:%Y-%m-%d %H:%M}" for word, at in times.items() if at is not None]
+        state = "valid" if one.valid else "over"
+        result(f"{one.name}  {state}  {','.join(one.scopes)}  …{one.hint}  {', '.join(told)} UTC")
+
+
+def revoke(*, name: str, reason: str) -> None:
+    """Raises CommandFailure when there is no such key."""
+    from agentstate.store.errors import Refusal
+    from agentstate.store.keys import revoke_key
+
+    try:
+        revoke_key(name=name, by=_whoever_runs_this(), reason=reason)
+    except Refusal as refusal:
+        raise CommandFailure(f"key {name!r}: {refusal.detail}") from None
+    progress(f"key {name} is revoked: its next call is refused, its streams end within 10 s")
 
 
 def end_key(*, name: str, reason: str) -> None:

@@ -12,7 +12,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from uuid import UUID, uuid4
 
@@ -24,6 +24,7 @@ from agentstate.store.errors import Invalid, NotFound, Refusal
 from agentstate.store.execute import execute
 
 SECRET_BYTES, SALT_BYTES, HINT_CHARS = 32, 16, 4
+NO_SALT, NO_DIGEST = bytes(SALT_BYTES), bytes(32)
 _KEY = re.compile(r"as_([0-9a-f]{32})_([A-Za-z0-9_-]{43})")
 
 LOOK_UP = """
@@ -36,6 +37,11 @@ IS_VALID = """
 SELECT FROM agentstate_apikey
 WHERE name = %(name)s AND revoked_at IS NULL
     AND (expires_at IS NULL OR expires_at > agentstate_now())
+"""
+EVERY = """
+SELECT name, scopes, hint, created_by, created_at, expires_at, revoked_at, last_used_at,
+    revoked_at IS NULL AND coalesce(expires_at > agentstate_now(), true)
+FROM agentstate_apikey ORDER BY name
 """
 # Whoever finds the row locked leaves it: another call is just writing the same minute.
 MARK_USED = """
@@ -106,7 +112,10 @@ def find_caller(text: str) -> Caller:
     with connection.cursor() as cursor:
         cursor.execute(LOOK_UP, found)
         row = cursor.fetchone()
-        if row is None or not hmac.compare_digest(digest_of(row[2], parts[2]), bytes(row[3])):
+        # As long for an id that nobody has as for a wrong secret.
+        salt, digest = (row[2], bytes(row[3])) if row else (NO_SALT, NO_DIGEST)
+        is_right = hmac.compare_digest(digest_of(salt, parts[2]), digest)
+        if row is None or not is_right:
             raise Unauthenticated("this key is unknown")
         name, scopes, _, _, revoked, expired, unmarked = row
         if revoked or expired:
@@ -121,6 +130,36 @@ def is_valid(*, name: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(IS_VALID, {"name": name})
         return cursor.fetchone() is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyView:
+    """A key as it may be shown. hint: the last characters of its secret. last_used_at: to the
+    minute. valid: neither revoked nor over."""
+
+    name: str
+    scopes: tuple[str, ...]
+    hint: str
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    valid: bool
+
+
+def every_key() -> tuple[KeyView, ...]:
+    """All keys that there are or were, by name."""
+    with connection.cursor() as cursor:
+        cursor.execute(EVERY)
+        names = [column.name for column in fields(KeyView)]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return tuple(KeyView(**row | {"scopes": tuple(row["scopes"])}) for row in rows)
+
+
+def has_key_in(text: str) -> bool:
+    """Whether a key stands in a text where none belongs, such as an address."""
+    return _KEY.search(text) is not None
 
 
 def _is_taken(name: str) -> bool:

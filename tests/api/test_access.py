@@ -1,6 +1,7 @@
 """Who may call: keys, scopes, and where a key never shows up."""
 
 import logging
+import time
 from datetime import timedelta
 
 import pytest
@@ -202,6 +203,53 @@ def test_a_cookie_lets_nobody_in(api):
     assert anonymous.get("/runs").status == 401
 
 
+def test_a_key_in_an_address_is_not_taken_and_its_owner_told_why(api, anonymous):
+    for sent in (anonymous, api):
+        answer = sent.get(f"/runs?key={api.key.text}")
+        assert answer.refused == (401, "unauthenticated")
+        assert "revoke this" in answer["detail"]
+        assert api.key.text not in answer.text
+
+
+def test_an_unknown_id_takes_the_same_steps_as_a_wrong_secret(api, anonymous, monkeypatch):
+    compared = []
+    compare = keys.hmac.compare_digest
+    monkeypatch.setattr(
+        keys.hmac, "compare_digest", lambda a, b: compared.append(1) or compare(a, b)
+    )
+    unknown = "as_" + "0" * 32 + "_" + "A" * 43
+    wrong = api.key.text[:-1] + ("A" if api.key.text[-1] != "A" else "B")
+    texts = {
+        anonymous.get("/runs", Authorization=f"Bearer {k}")["detail"] for k in (unknown, wrong)
+    }
+    assert len(texts) == 1
+    assert len(compared) == 2
+
+
+def test_checking_a_key_takes_one_statement_and_no_slow_hash(api, django_assert_num_queries):
+    keys.find_caller(api.key.text)
+    with django_assert_num_queries(1):
+        keys.find_caller(api.key.text)
+    began = time.perf_counter()
+    for _ in range(100):
+        keys.digest_of(b"x" * keys.SALT_BYTES, api.key.text)
+    assert time.perf_counter() - began < 0.1
+
+
+def test_every_key_can_be_listed_without_what_lets_in(clock):
+    api = Api(new_key("fleet", ("read", "write"), expires_at=clock.now + timedelta(seconds=10)))
+    new_key("other")
+    keys.revoke_key(name="other", by=store.SYSTEM, reason="lost")
+    api.get("/runs")
+    fleet, other = keys.every_key()
+    assert (fleet.name, fleet.scopes, fleet.valid) == ("fleet", ("read", "write"), True)
+    assert fleet.last_used_at == clock.now
+    assert (other.valid, other.revoked_at) == (False, clock.now)
+    clock.advance(seconds=10)
+    assert not keys.every_key()[0].valid
+    assert api.key.text.rsplit("_", 1)[1] not in repr(fleet)
+
+
 def test_a_key_is_nowhere_in_clear(api, anonymous, caplog, monkeypatch, capfd):
     """Neither in the log after every kind of failure, nor in the database, nor in a repr (O-39)."""
     caplog.set_level(logging.DEBUG)
@@ -210,6 +258,7 @@ def test_a_key_is_nowhere_in_clear(api, anonymous, caplog, monkeypatch, capfd):
     api.post("/runs", "{")
     api.get("/nowhere")
     api.get("/runs?wait=1")
+    api.get(f"/runs?key={api.key.text}")
     anonymous.get("/runs", Authorization=f"Bearer {api.key.text}x")
     monkeypatch.setattr(reads, "run", lambda key: 1 / 0)
     assert api.get("/runs/42").status == 500

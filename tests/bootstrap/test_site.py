@@ -46,6 +46,13 @@ def test_it_starts_refuses_a_second_one_and_leaves_nothing(site):
     again = run(site.home, "key", "--name", "fleet", "--scope", "write")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("agentstate: key 'fleet': ")
+    assert run(site.home, "key", "--name", "ci", "--scope", "read", "--days", "7").returncode == 0
+    assert run(site.home, "keys", "--revoke", "fleet", "--reason", "lost").returncode == 0
+    ci, fleet = run(site.home, "keys").stdout.splitlines()
+    assert re.fullmatch(r"ci  valid  read  ….{4}  made .* UTC", ci)
+    assert "ends" in ci
+    assert re.fullmatch(r"fleet  over  read,write  ….{4}  made .*, revoked .* UTC", fleet)
+    assert run(site.home, "keys", "--revoke", "nobody").returncode == 1
 
     assert site.answers()  # they used the running server and left it running
     started = time.monotonic()

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import httpx
 import psycopg
@@ -59,6 +60,15 @@ def test_a_revoked_key_ends_its_streams_and_no_other(store, follow, quick, path)
     assert seconds_since(began) < 10
     store.append("42")
     assert len(stays.take(1)) == 1
+
+
+def test_a_key_whose_time_is_over_ends_its_streams(store, follow, quick, clock):
+    store.create("42")
+    short = new_key("short", expires_at=clock.now + timedelta(seconds=60)).text
+    stream = follow("/runs/42/events", key=short)
+    stream.take(1)
+    clock.advance(seconds=60)
+    assert stream.until_bye() == ([], "key-revoked")
 
 
 def test_a_revoked_key_ends_a_long_poll(store, site, quick):
