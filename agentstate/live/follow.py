@@ -96,7 +96,7 @@ async def stream(follower: Follower, first: Look) -> AsyncGenerator[str]:
     Each item is one event with its number as `id:`; a comment at least every 10 s; at the end an
     event `bye` with the reason.
     """
-    look, told, told_at = first, first.position, time.monotonic()
+    look, told, told_at, listened = first, first.position, time.monotonic(), False
     async with _subscribed(follower.source) as subscription:
         yield f"retry: {RETRY_MS}\n\n"
         while True:
@@ -106,10 +106,12 @@ async def stream(follower: Follower, first: Look) -> AsyncGenerator[str]:
             if look.ended:
                 yield _bye(RUN_ENDED)
                 return
-            silence = PING_SECONDS - (time.monotonic() - told_at)
+            # What was written before anybody listened here left no hint: look once more at once.
+            silence = PING_SECONDS - (time.monotonic() - told_at) if listened else 0.0
             heard = await _news(
                 follower, subscription, look.position, 0 if look.more else max(0.0, silence)
             )
+            listened = True
             if Notice.BYE in heard:
                 yield _bye(SHUTDOWN)
                 return
