@@ -11,11 +11,11 @@ from django.conf import settings
 
 from agentstate.outside import services
 from agentstate.outside.networks import SETTING, may_reach
-from agentstate.store.delivering import WEBHOOK
+from agentstate.store.delivering import ADDRESS_CHARS, WEBHOOK
 from agentstate.store.errors import Invalid
 
-ADDRESS_CHARS = 2_000
 HINT_CHARS = 100
+PORT_MAX = 65_535
 _VISIBLE = re.compile(r"[!-~]+")
 
 
@@ -45,7 +45,7 @@ def _webhook(text: str) -> Address:
         host = url.host
     except (httpx.InvalidURL, ValueError):
         raise Invalid("address", "not a URL") from None
-    if url.scheme not in ("http", "https") or not host:
+    if url.scheme not in ("http", "https") or not host or (url.port or 1) > PORT_MAX:
         raise Invalid("address", "a URL like https://example.org/hook")
     if url.userinfo:
         raise Invalid("address", "no user and password in it: what is sent is signed")

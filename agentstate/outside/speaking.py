@@ -39,13 +39,10 @@ def main() -> None:
 
 def describe(address: str) -> dict[str, str]:
     """scheme and service of the address; wrong: why it is none."""
-    scheme = address.partition("://")[0].lower()
-    if scheme in LOCAL:
-        return {"wrong": ON_THIS_MACHINE}
-    service = _load(address)
+    service, wrong = _load(address)
     if service is None:
-        return {"wrong": UNKNOWN}
-    return {"scheme": scheme, "service": str(service.service_name)}
+        return {"wrong": wrong}
+    return {"scheme": _scheme(address), "service": str(service.service_name)}
 
 
 def speak(asked: dict[str, Any]) -> dict[str, Any]:
@@ -53,9 +50,9 @@ def speak(asked: dict[str, Any]) -> dict[str, Any]:
     import apprise
 
     refused = guard([ipaddress.ip_network(network) for network in asked["networks"]])
-    service = _load(asked["address"])
+    service, wrong = _load(asked["address"])
     if service is None:
-        return {"arrived": False, "text": UNKNOWN}
+        return {"arrived": False, "text": wrong}
     capture: Any = apprise.LogCapture
     with capture(level=logging.WARNING, fmt="%(message)s") as log:
         arrived = bool(
@@ -95,10 +92,17 @@ def without(address: str, said: str) -> str:
     return said or "it was not taken"
 
 
-def _load(address: str) -> Any:
+def _load(address: str) -> tuple[Any, str]:
+    """apprise's object for it; None, and why, for what is no address of a service."""
     import apprise
 
-    return apprise.Apprise.instantiate(address, suppress_exceptions=True)
+    if _scheme(address) in LOCAL:
+        return None, ON_THIS_MACHINE
+    return apprise.Apprise.instantiate(address, suppress_exceptions=True), UNKNOWN
+
+
+def _scheme(address: str) -> str:
+    return address.partition("://")[0].lower()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ GIVE_UP_FAILURES, GIVE_UP_SECONDS = 8, 3_600
 # Told of as failing after this long.
 FAILING_SECONDS = 600
 WAITING_MAX, TARGETS_MAX = 100, 50
+ADDRESS_CHARS = 2_000
 ANSWER_CHARS = 500
 # Longer than any try: then whoever was at it is dead, and another one may try.
 CLAIM_SECONDS = 45

@@ -1,0 +1,76 @@
+"""Services by apprise, each in a process of its own: against a real receiver on this machine."""
+
+import asyncio
+import time
+
+import pytest
+
+from agentstate.outside import services
+from tests.outside import receiver as ways
+from tests.outside.receiver import receiving, status
+
+
+def send(address, title="Alert: Overdue runs", text="Past their deadline: 1."):
+    return asyncio.run(services.send(address=address, title=title, text=text, kind="failure"))
+
+
+def json_address(receiver, secret="s3cret-token"):
+    return f"json://user:{secret}@127.0.0.1:{receiver.port}/{secret}"
+
+
+def test_a_message_arrives_with_its_title(receiver):
+    answer = send(json_address(receiver))
+    assert (answer.arrived, answer.text) == (True, "")
+    assert b"Overdue runs" in receiver.got[0].body
+    assert b'"failure"' in receiver.got[0].body
+
+
+def test_a_refusal_is_told_without_what_stands_in_the_address(loopback):
+    with receiving(status(500)) as receiver:
+        answer = send(json_address(receiver))
+    assert not answer.arrived
+    assert "500" in answer.text
+    assert "s3cret" not in answer.text
+
+
+def test_nothing_is_connected_to_that_the_site_does_not_allow(settings):
+    settings.DELIVERY_NETWORKS = ()
+    with receiving() as receiver:
+        answer = send(json_address(receiver))
+        assert not answer.arrived
+        assert "127.0.0.1 is not a public address" in answer.text
+        mail = send(f"mailto://user:pw@example.org?smtp=127.0.0.1&port={receiver.port}")
+        assert "127.0.0.1 is not a public address" in mail.text
+        assert receiver.connections == 0
+
+
+def test_nor_is_what_a_redirect_leads_to(loopback):
+    with receiving() as elsewhere:
+        other = elsewhere.url.replace("127.0.0.1", "[::1]")
+        with receiving(status(307, f"Location: {other}")) as receiver:
+            answer = send(json_address(receiver))
+        assert not answer.arrived
+        assert "::1 is not a public address" in answer.text
+
+
+def test_one_that_is_slow_costs_a_limited_time_and_leaves_no_process(loopback, monkeypatch):
+    monkeypatch.setattr(services, "SECONDS", 3.0)
+    with receiving(ways.drip) as receiver:
+        began = time.monotonic()
+        answer = send(json_address(receiver))
+        assert time.monotonic() - began < 15
+    assert (answer.arrived, answer.text) == (False, services.NO_ANSWER)
+
+
+@pytest.mark.parametrize("address", ["nosuch://x", "x", "syslog://"])
+def test_what_cannot_be_sent_is_a_failure(loopback, address):
+    assert not send(address).arrived
+
+
+def test_the_kinds_are_those_of_apprise():
+    def kind(what, **data):
+        return services.kind_of({"type": f"alert.{what}", "data": data})
+
+    assert kind("firing", state="alert") == kind("again", state="alert") == "failure"
+    assert kind("firing", state="warn") == kind("eased", state="warn") == "warning"
+    assert (kind("over", state="ok"), kind("test")) == ("success", "info")
