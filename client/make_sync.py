@@ -62,7 +62,7 @@ def made_from(source: Path) -> str:
     text = HEAD.format(name=source.name) + translated(source.read_text())
     name = f"--stdin-filename={MADE / source.name}"
     for command in (
-        ["check", "--fix", "--quiet", "--unsafe-fixes", "--select=I,F401,UP028"],
+        ["check", "--fix", "--quiet", "--unsafe-fixes", "--select=I,F401,SIM117,UP028"],
         ["format", "--quiet"],
     ):
         text = subprocess.run(

@@ -257,7 +257,7 @@ def test_a_process_ends_at_once_though_a_renewal_hangs(unit: Peer) -> None:
     worker.start()
     released = unit.wait_for(RELEASE, 1)[0].at
     worker.join(20)
-    assert ended[0] - released < 1.5
+    assert ended[0] - released < 4  # an attempt to renew may take 10
 
 
 def test_a_lease_whose_handle_nobody_has_is_not_kept_alive(unit: Peer, client: Client) -> None:

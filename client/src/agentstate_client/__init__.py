@@ -16,14 +16,20 @@ default.
 
 import logging
 
+from agentstate_client._async.budgets import AsyncBudget, AsyncHold
 from agentstate_client._async.client import AsyncClient
+from agentstate_client._async.effects import AsyncEffect
 from agentstate_client._async.following import AsyncChange
 from agentstate_client._async.leases import AsyncLease
-from agentstate_client._async.runs import AsyncBudget, AsyncRun
+from agentstate_client._async.runs import AsyncRun
+from agentstate_client._async.steps import AsyncStep
+from agentstate_client._sync.budgets import Budget, Hold
 from agentstate_client._sync.client import Client
+from agentstate_client._sync.effects import Effect
 from agentstate_client._sync.following import Change
 from agentstate_client._sync.leases import Lease
-from agentstate_client._sync.runs import Budget, Run
+from agentstate_client._sync.runs import Run
+from agentstate_client._sync.steps import Step
 from agentstate_client.errors import (
     AgentStateError,
     AlreadyTerminal,
@@ -63,6 +69,7 @@ from agentstate_client.errors import (
     RunHot,
     SeqConflict,
     StaleFence,
+    StopRequested,
     Unauthenticated,
     Unavailable,
     UnexpectedAnswer,
@@ -75,14 +82,18 @@ from agentstate_client.payloads import RawJSON
 from agentstate_client.records import (
     Appended,
     Applied,
+    Changed,
     Charge,
     Charged,
     Duplicate,
     Event,
     Moved,
     NewBudget,
+    Receipt,
     RecordedEvent,
+    Reserved,
     RunRecord,
+    Settled,
     Signal,
     Swapped,
 )
@@ -97,8 +108,11 @@ __all__ = [
     "AsyncBudget",
     "AsyncChange",
     "AsyncClient",
+    "AsyncEffect",
+    "AsyncHold",
     "AsyncLease",
     "AsyncRun",
+    "AsyncStep",
     "AttemptsExhausted",
     "BatchRefused",
     "Budget",
@@ -106,18 +120,21 @@ __all__ = [
     "CancelRequested",
     "CapBelowUse",
     "Change",
+    "Changed",
     "Charge",
     "Charged",
     "Client",
     "ClientClosed",
     "CursorExpired",
     "Duplicate",
+    "Effect",
     "Event",
     "EventIdReuse",
     "Exists",
     "ExpectationFailed",
     "FenceRequired",
     "GaveUp",
+    "Hold",
     "HolderChanged",
     "IdempotencyInFlight",
     "IdempotencyKeyReuse",
@@ -140,17 +157,22 @@ __all__ = [
     "Problem",
     "RateLimited",
     "RawJSON",
+    "Receipt",
     "RecordedEvent",
     "Refused",
     "ReservationSettled",
+    "Reserved",
     "RetryPolicy",
     "Run",
     "RunExpired",
     "RunHot",
     "RunRecord",
     "SeqConflict",
+    "Settled",
     "Signal",
     "StaleFence",
+    "Step",
+    "StopRequested",
     "Swapped",
     "Unauthenticated",
     "Unavailable",

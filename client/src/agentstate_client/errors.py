@@ -8,6 +8,7 @@ AgentStateError
 ├── UnexpectedAnswer   something answered that does not speak this API
 ├── GaveUp             a guarded write met somebody else's each time
 ├── CancelRequested    the store asked this worker to stop (only `checkpoint` raises it)
+├── StopRequested      its process was told to end (only `checkpoint` raises it)
 └── ClientClosed       the client was closed, or belongs to the process before a fork
 
 All of them can be pickled. None of them, nor any log line, ever holds the API key.
@@ -100,6 +101,13 @@ class CancelRequested(AgentStateError):
 
     def __str__(self) -> str:
         return f"asked to cancel: {self.reason}" if self.reason else "asked to cancel"
+
+
+class StopRequested(AgentStateError):
+    """This process has been told to end: give the run back, so that another worker goes on."""
+
+    def __str__(self) -> str:
+        return "this worker has been told to stop"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ class Holding(Generic[F]):
 
     lost: set at the moment from which nothing may be written; wait on it to abort long work.
     taken_from: the owner who had the unit before and did not give it back.
-    found_progress: what the holder before had reported last.
+    found_progress: what the holder before had reported last. found_effects: what former holders of
+    a run began and did not end, the first hundred.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Holding(Generic[F]):
         self.unit, self.owner, self.token = grant.unit, grant.owner, grant.token
         self.ttl_seconds, self.expires_at = ttl_seconds, grant.expires_at
         self.taken_from, self.found_progress = grant.taken_from, grant.progress
+        self.found_effects = grant.open_effects
         self.lost, self.unreachable = make_flag(), make_flag()
         self.cancel_requested, self._over = make_flag(), make_flag()
         self._lock = threading.RLock()  # a log handler may look at the lease

@@ -21,14 +21,21 @@ from agentstate_client.payloads import RawJSON, read_items, read_members
 
 @dataclass(frozen=True)
 class Event:
-    """An event to append. data: any JSON value, or RawJSON. id: unique in the run for its life."""
+    """An event to append. data: any JSON value, or RawJSON. id: unique in the run for its life.
+
+    effect, effect_state: in place of an id, which effect is begun or has ended; `run.effect` does
+    that.
+    """
 
     type: str
     data: Any = None
     id: str | None = None
+    effect: str | None = None
+    effect_state: str | None = None
 
     def document(self) -> dict[str, Any]:
-        return _given(type=self.type, data=self.data, id=self.id)
+        effect = None if self.effect is None else {"key": self.effect, "state": self.effect_state}
+        return _given(type=self.type, data=self.data, id=self.id, effect=effect)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,98 @@ class Charged:
 
 
 @dataclass(frozen=True)
+class Reserved:
+    """A budget after an amount was set aside; `version` is the budget's.
+
+    expires_at: when the hold runs out, by the database's clock.
+    """
+
+    budget: str
+    id: str
+    amount: int
+    expires_at: datetime
+    spent: int
+    reserved: int
+    cap: int
+    left: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a reservation ended (committed, late, released, dropped), and the budget after it.
+
+    actual: what was used. overdrawn: more was used than the cap allows, and nothing more is
+    admitted until it does.
+    """
+
+    budget: str
+    id: str
+    state: str
+    amount: int
+    actual: int
+    spent: int
+    reserved: int
+    cap: int
+    left: int
+    version: int
+    overdrawn: bool
+    replayed: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """The hold had been dropped before what was used was told; it is recorded all the same."""
+        return self.state == "late"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A run after some of its fields were changed; replayed: the store had the change already."""
+
+    version: int
+    last_seq: int
+    at: datetime
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a request. state: applied, refused (nothing of it was applied), or unknown:
+    the store has never seen it, or it was one that leaves nothing, as a read.
+
+    Each list has what the store keeps of it, decoded anew for whoever asks.
+    """
+
+    state: str
+    raw: str
+
+    def document(self) -> dict[str, Any]:
+        """Everything that the store said."""
+        found: dict[str, Any] = json.loads(self.raw)
+        return found
+
+    @property
+    def writes(self) -> list[dict[str, Any]]:
+        """run, first_seq, last_seq, version, types, actor, at: events that it added."""
+        return self.document().get("writes") or []
+
+    @property
+    def charges(self) -> list[dict[str, Any]]:
+        """budget, run, n, kind, amount, actor, at: lines that it made in ledgers."""
+        return self.document().get("charges") or []
+
+    @property
+    def refusals(self) -> list[dict[str, Any]]:
+        """code, operation, run, unit, budget, actor, attempt, at."""
+        return self.document().get("refusals") or []
+
+    @property
+    def kept(self) -> list[dict[str, Any]]:
+        """The answer that is kept for the key: code, detail, replays, at, expires_at, …."""
+        return self.document().get("kept") or []
+
+
+@dataclass(frozen=True)
 class Appended:
     """The numbers of the caller's events; version and status are the run's, after everything.
 
@@ -105,6 +204,7 @@ class Moved:
 class Grant:
     """A lease as the store granted it. run: the key, for the items of a claim. seen: everything
     else that was said, of the run too. progress: what the holder before had reported last.
+    open_effects: what former holders began and did not end, the first ones.
     """
 
     unit: str
@@ -115,6 +215,7 @@ class Grant:
     progress: RawJSON | None
     run: str | None
     seen: Mapping[str, Any]
+    open_effects: tuple[Begun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +271,7 @@ class RecordedEvent:
     """An event as it is stored. origin: store or worker.
 
     raw: the payload's text, exactly as it was sent; None when the key may not see payloads.
+    effect, effect_state: which effect it is about, in place of an id; begun or ended.
     """
 
     seq: int
@@ -179,11 +281,26 @@ class RecordedEvent:
     id: str | None
     token: int | None
     raw: str | None
+    effect: str | None = None
+    effect_state: str | None = None
 
     @property
     def data(self) -> Any:
         """The payload, decoded anew each time: integers exact, other numbers as floats."""
         return None if self.raw is None else json.loads(self.raw)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An effect that was begun, by the event at `seq`. raw: the payload's text; None when it was
+    not told (it is large, or the key may not see payloads), and for none.
+    """
+
+    name: str
+    seq: int
+    at: datetime
+    token: int | None
+    raw: str | None
 
 
 @dataclass(frozen=True)
@@ -237,6 +354,54 @@ def read_charged(document: Mapping[str, Any], *, replayed: bool = False) -> Char
         )
 
 
+def read_reserved(document: Mapping[str, Any]) -> Reserved:
+    with _shape("a reservation"):
+        return Reserved(
+            budget=document["budget"],
+            id=document["id"],
+            amount=document["amount"],
+            expires_at=read_moment(document["expires_at"]),
+            spent=document["spent"],
+            reserved=document["reserved"],
+            cap=document["cap"],
+            left=document["left"],
+            version=document["version"],
+        )
+
+
+def read_settled(document: Mapping[str, Any], *, replayed: bool = False) -> Settled:
+    with _shape("a settled reservation"):
+        return Settled(
+            budget=document["budget"],
+            id=document["id"],
+            state=document["state"],
+            amount=document["amount"],
+            actual=document["actual"],
+            spent=document["spent"],
+            reserved=document["reserved"],
+            cap=document["cap"],
+            left=document["left"],
+            version=document["version"],
+            overdrawn=document["overdrawn"],
+            replayed=replayed,
+        )
+
+
+def read_changed(document: Mapping[str, Any], *, replayed: bool = False) -> Changed:
+    with _shape("a change"):
+        return Changed(
+            version=document["version"],
+            last_seq=document["last_seq"],
+            at=read_moment(document["at"]),
+            replayed=replayed,
+        )
+
+
+def read_receipt(text: str, document: Mapping[str, Any]) -> Receipt:
+    with _shape("a receipt"):
+        return Receipt(state=document["state"], raw=text)
+
+
 def read_appended(document: Mapping[str, Any], *, replayed: bool = False) -> Appended:
     with _shape("an append"):
         return Appended(
@@ -284,6 +449,12 @@ def read_renewal(document: Mapping[str, Any]) -> tuple[datetime, tuple[Signal, .
         return read_moment(document["expires_at"]), signals
 
 
+def read_signals(document: Mapping[str, Any]) -> tuple[Signal, ...]:
+    """What the store asks of a worker that announced itself."""
+    with _shape("an announcement"):
+        return tuple(_signal(s) for s in document.get("signals") or ())
+
+
 def read_renewals(
     document: Mapping[str, Any], *, count: int
 ) -> list[tuple[datetime, tuple[Signal, ...]] | Refused]:
@@ -327,6 +498,7 @@ def read_grant(text: str, at: int = 0) -> Grant:
     with _shape("a grant"):
         raw = {name: text[start:end] for name, start, end in read_members(text, at)}
         progress = raw.pop("progress", "null")
+        effects = raw.pop("open_effects", "[]")
         seen = {name: json.loads(value) for name, value in raw.items()}
         return Grant(
             unit=seen["unit"],
@@ -337,6 +509,7 @@ def read_grant(text: str, at: int = 0) -> Grant:
             progress=None if progress == "null" else RawJSON(progress),
             run=seen.get("run"),
             seen=seen,
+            open_effects=tuple(_begun(effects, at) for at, _ in read_items(effects, 0)),
         )
 
 
@@ -358,10 +531,24 @@ def _item_starts(text: str) -> Iterator[int]:
             yield from (start for start, _ in read_items(text, at))
 
 
+def _begun(text: str, at: int) -> Begun:
+    raw = {name: text[start:end] for name, start, end in read_members(text, at)}
+    data = raw.pop("data", None)
+    found = {name: json.loads(value) for name, value in raw.items()}
+    return Begun(
+        name=found["key"],
+        seq=found["seq"],
+        at=read_moment(found["at"]),
+        token=found.get("token"),
+        raw=data,
+    )
+
+
 def _event(text: str, at: int) -> RecordedEvent:
     raw = {name: text[start:end] for name, start, end in read_members(text, at)}
     data = raw.pop("data", None)
     found = {name: json.loads(value) for name, value in raw.items()}
+    effect = found.get("effect") or {}
     return RecordedEvent(
         seq=found["seq"],
         type=found["type"],
@@ -370,6 +557,8 @@ def _event(text: str, at: int) -> RecordedEvent:
         id=found.get("id"),
         token=found.get("token"),
         raw=data,
+        effect=effect.get("key"),
+        effect_state=effect.get("state"),
     )
 
 

@@ -29,6 +29,7 @@ from agentstate_client.calls import (
 )
 from agentstate_client.errors import AgentStateError, ClientClosed, UnexpectedAnswer, Unsendable
 from agentstate_client.retry import RetryPolicy
+from agentstate_client.tracing import Attempts, spanned
 from agentstate_client.version import VERSION
 
 
@@ -80,26 +81,36 @@ class AsyncTransport:
         Raises Refused, Unreachable, UnexpectedAnswer, ClientClosed, and LeaseLost, without
         sending, once the lease of the call is over.
         """
+        with spanned(call, self.base) as attempts:
+            return await self._send(call, attempts)
+
+    async def _send(self, call: AsyncCall, attempts: Attempts) -> Answer:
         policy = self.retry.within(call.total_seconds)
         started_at = clock.now()
         unknown_since: float | None = None
-        attempt = 1
         while True:
+            attempts.count += 1
             departure = Departure(call.fence)
             try:
-                answer = await self.send_once(call, departure, attempt=attempt)
+                answer = await self.send_once(call, departure, attempt=attempts.count)
             except AgentStateError as failure:
                 if failure.outcome_unknown and unknown_since is None:
                     unknown_since = departure.sent_at
                 failure.outcome_unknown = unknown_since is not None and not is_settled(failure)
-                delay = policy.next_delay_seconds(attempt, clock.now() - started_at, failure)
+                spent = clock.now() - started_at
+                delay = policy.next_delay_seconds(attempts.count, spent, failure)
                 if delay is None:
                     raise
-                log.info("%s %s, attempt %d: %s", call.method, call.path, attempt, failure)
+                log.info("%s %s, attempt %d: %s", call.method, call.path, attempts.count, failure)
             else:
                 return replace(answer, sent_at=unknown_since or answer.sent_at)
             await self._wait(call, delay)
-            attempt += 1
+
+    def check(self) -> None:
+        """Raises ClientClosed when nothing may be sent here, or not from here, any more."""
+        if self._closed.is_set():
+            raise ClientClosed("the client is closed: make another one")
+        self._home.check()
 
     async def send_once(
         self,
@@ -110,9 +121,7 @@ class AsyncTransport:
         timeout_seconds: float | None = None,
     ) -> Answer:
         """Send a call one time; `attempt` counts from 1. Raises what `send` does."""
-        if self._closed.is_set():
-            raise ClientClosed("the client is closed: make another one")
-        self._home.check()
+        self.check()
         if call.fence is not None:
             call.fence.guard()  # no need to connect for what may not leave
         request = self._request(call, departure, attempt, timeout_seconds)

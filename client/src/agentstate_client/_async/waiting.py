@@ -23,6 +23,10 @@ T = TypeVar("T")
 # What a caller's function may be: async or not.
 AsyncMade = Union[T, Awaitable[T]]  # noqa: UP007
 
+AsyncLock = asyncio.Lock
+Timer = asyncio.TimerHandle
+Spawned = asyncio.Future[Any]
+
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
@@ -92,6 +96,36 @@ class AsyncHome:
             self._loop = loop
         if self._loop is not loop:
             raise ClientClosed("the client belongs to another event loop: make one in each")
+
+
+def later(seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Timer:
+    """Do something in a while, in this loop."""
+
+    def begin() -> None:
+        _keep(asyncio.ensure_future(work()))
+
+    return asyncio.get_running_loop().call_later(seconds, begin)
+
+
+def spawn(work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> Spawned:
+    """Begin something beside; what it raises it has to tell by itself."""
+    task = asyncio.get_running_loop().create_task(work(), name=name)
+    _keep(task)
+    return task
+
+
+def abandon(spawned: Spawned | None) -> None:
+    """Nobody waits for it any more: it is cancelled."""
+    if spawned is not None:
+        spawned.cancel()
+
+
+async def acquired(lock: AsyncLock, seconds: float | None) -> bool:
+    """Take a lock, waiting for it so long; False when that was not long enough."""
+    try:
+        return await asyncio.wait_for(lock.acquire(), seconds)
+    except asyncio.TimeoutError:
+        return False
 
 
 async def carried_through(

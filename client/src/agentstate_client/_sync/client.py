@@ -7,19 +7,21 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+from agentstate_client._sync.buffering import Buffer
 from agentstate_client._sync.following import Change, FeedReader, check_types
 from agentstate_client._sync.leases import Lease
 from agentstate_client._sync.runs import Run
 from agentstate_client._sync.swapping import AttrsChange, applied, swap, swapped
 from agentstate_client._sync.transport import Call, Transport
 from agentstate_client._sync.waiting import carried_through, taking
+from agentstate_client._sync.workers import Job, Workers
 from agentstate_client.calls import Answer, Departure, log, path_of
-from agentstate_client.errors import AgentStateError, LeaseLost, NotFound, Unsendable
+from agentstate_client.errors import AgentStateError, LeaseLost, NotFound, Unreachable, Unsendable
 from agentstate_client.holding import Holding
 from agentstate_client.payloads import RawJSON, encode
 from agentstate_client.records import (
@@ -28,15 +30,21 @@ from agentstate_client.records import (
     Event,
     Grant,
     NewBudget,
+    Receipt,
+    Signal,
     Swapped,
     read_grant,
     read_grants,
+    read_receipt,
     read_run,
+    read_signals,
 )
 from agentstate_client.renewals import Renewals
 from agentstate_client.retry import RetryPolicy
 
 GIVE_BACK_SECONDS = 2.0
+
+W = TypeVar("W", bound=Callable[..., Any])
 
 
 class Client:
@@ -69,6 +77,8 @@ class Client:
             url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
         )
         self._renewals = Renewals(url=url, key=key)
+        self._unsent: set[Buffer] = set()
+        self._workers = Workers(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.owner} of {self._transport.base}>"
@@ -113,6 +123,8 @@ class Client:
         }
         given = {name: value for name, value in document.items() if value not in (None, [])}
         fence = parent.lease if isinstance(parent, Run) else None
+        if isinstance(parent, Run):
+            parent.flush()
         answer = self._transport.send(
             Call("POST", "/runs", encode(given), fence=fence, keyed=True),
         )
@@ -136,13 +148,92 @@ class Client:
         Each comes as a fenced handle and is renewed from now on. Pending ones are running now.
         Empty when there is nothing to do.
         """
+        return self.claim_within(None, limit=limit, ttl_seconds=ttl_seconds, task=task, tag=tag)
+
+    def claim_within(
+        self,
+        seconds: float | None,
+        *,
+        limit: int,
+        ttl_seconds: int,
+        task: str | None,
+        tag: str | None,
+    ) -> list[Run]:
+        """`claim`, with so much time for all its attempts; None: as the retry policy says."""
         document = {
             "owner": self.owner,
             "limit": limit,
             "ttl_seconds": ttl_seconds,
             **{name: value for name, value in (("task", task), ("tag", tag)) if value is not None},
         }
-        return carried_through(self._claim(document, ttl_seconds), _release_all)
+        return carried_through(self._claim(document, ttl_seconds, seconds), _release_all)
+
+    def announce_within(self, seconds: float, body: bytes) -> tuple[Signal, ...]:
+        """Tell the store of this worker (`PUT /workers/…`), and hear what is asked of it."""
+        call = Call("PUT", path_of("workers", self.owner), body, total_seconds=seconds)
+        return read_signals((self._transport.send(call)).document())
+
+    def worker(
+        self,
+        *,
+        task: str | None = None,
+        tag: str | None = None,
+        concurrency: int = 1,
+        ttl_seconds: int = 60,
+        retry_on: tuple[type[BaseException], ...] = (),
+    ) -> Callable[[W], W]:
+        """Have a function carry out runs, up to `concurrency` at once; `work` begins with it.
+
+            @client.worker(task="audit", concurrency=8)
+            def audit(run):
+                text = run.step("fetch").run(fetch, run.task)
+                return {"verdict": "clean"}  # the run is completed with it
+
+        task, tag: which runs; None: any. The function is called with a fenced run, which is
+        renewed until it is over. What becomes of the run, unless the function ended it or gave it
+        back by itself:
+
+        * it returns: completed, with what it returned (any JSON value);
+        * CancelRequested (from `run.checkpoint`, a step or an effect): cancelled;
+        * its lease is lost, the store is not to be reached, this process is to end: given back, or
+          left to run out; whoever claims it next goes on, and finished steps are not done again;
+        * an exception of `retry_on`: given back for another attempt, at most max_attempts in all;
+        * any other exception: failed, with the exception's class and text as the result.
+        """
+
+        def keep(function: W) -> W:
+            self._workers.add(
+                Job(
+                    work=function,
+                    task=task,
+                    tag=tag,
+                    concurrency=concurrency,
+                    ttl_seconds=ttl_seconds,
+                    retry_on=retry_on,
+                )
+            )
+            return function
+
+        return keep
+
+    def work(self, *, drain_seconds: float = 30.0, until_idle: bool = False) -> None:
+        """Claim runs for the functions of `worker` and carry them out, until told to stop.
+
+        By SIGTERM or SIGINT (in the main thread), or by `stop`: nothing more is claimed, and
+        `run.checkpoint`, a new step or a new effect raises StopRequested, which gives the run back.
+        What has not ended after drain_seconds is given back as it stands, and nothing that it
+        writes leaves any more. A second signal ends the process at once. An operator's drain:
+        nothing more is claimed, everything that is held is finished, and this returns.
+
+        until_idle: return when there is nothing to claim and nothing is being carried out.
+        While the store does not answer it goes on trying. Raises Refused when the store says no to
+        claiming at all (NotAllowed, Unauthenticated), after the same end.
+        """
+        self._workers.work(drain_seconds=drain_seconds, until_idle=until_idle)
+
+    def stop(self) -> None:
+        """Have `work` come to its end. From any thread."""
+        self._workers.stop()
 
     def lease(self, unit: str, *, ttl_seconds: int = 60) -> Lease:
         """Take a unit and keep it: `with client.lease("crawl:example.org") as lease: …`.
@@ -215,7 +306,8 @@ class Client:
         change_id: str | None = None,
     ) -> tuple[Mapping[str, Any], Answer, int]:
         handle = run if isinstance(run, Run) else self.run(run)
-        return swap(
+        handle.flush()
+        result = swap(
             self._transport,
             handle.key,
             change,
@@ -224,10 +316,54 @@ class Client:
             attempts=attempts,
             change_id=change_id,
         )
+        handle.note_swap(result[1])
+        return result
+
+    def receipt(self, key: str | None = None, /, *, request_id: str | None = None) -> Receipt:
+        """What became of a request: by its Idempotency-Key, which is this client's only to ask
+        for, or by its request id. What this client sends has both alike; `Unreachable.request_id`
+        is one, for whoever was left without an answer. Needs the scope read.
+        """
+        asked = {"key": key, "request_id": request_id}
+        query = {name: value for name, value in asked.items() if value is not None}
+        if len(query) != 1:
+            raise ValueError("a key, or request_id=")
+        answer = self._transport.send(Call("GET", "/receipts", query=query))
+        return read_receipt(answer.text, answer.document())
 
     def close(self) -> None:
-        """Give back what is still held, in a few seconds at most, and send nothing more."""
-        for lease in self._renewals.close():
+        """Write what is gathered, give back what is still held, in a few seconds at most, and send
+        nothing more. Raises, at the end of all that, what kept gathered events from being written.
+        """
+        unwritten = self._flush_all()
+        self._give_all_back()
+        self._transport.close()
+        if unwritten is not None:
+            raise unwritten
+
+    def _flush_all(self) -> AgentStateError | None:
+        """The first failure, if any; a store that does not answer is not waited for again."""
+        first: AgentStateError | None = None
+        for buffer in tuple(self._unsent):
+            try:
+                buffer.flush(within_seconds=GIVE_BACK_SECONDS)
+            except AgentStateError as failure:
+                log.warning("%d events are not acknowledged: %s", len(buffer.events()), failure)
+                first = first or failure
+                if isinstance(failure, Unreachable):
+                    break
+        return first
+
+    def _give_all_back(self) -> None:
+        self._tell_given_back(self._renewals.close())
+
+    def give_back_soon(self, leases: Sequence[Lease]) -> None:
+        """Give leases back in a few seconds at most. Nothing is written under them any more."""
+        self._tell_given_back([lease for lease in leases if lease.note_release()])
+        self._renewals.wake()
+
+    def _tell_given_back(self, leases: Sequence[Holding[Any]]) -> None:
+        for lease in leases:
             try:
                 self._transport.send_once(
                     _release_of(lease), Departure(), attempt=1, timeout_seconds=GIVE_BACK_SECONDS
@@ -236,7 +372,6 @@ class Client:
                 log.warning("%s was not given back and will run out: %s", lease.unit, failure)
                 if not isinstance(failure, (LeaseLost, NotFound)):
                     break
-        self._transport.close()
 
     def __enter__(self) -> Client:
         return self
@@ -247,16 +382,27 @@ class Client:
         raised: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except AgentStateError:
+            if raised is None:
+                raise
 
     def _handle(self, key: str, lease: Lease | None, seen: Mapping[str, Any]) -> Run:
         return Run(
-            transport=self._transport, key=key, acquire=self._acquire, lease=lease, seen=seen
+            transport=self._transport,
+            key=key,
+            acquire=self._acquire,
+            unsent=self._unsent,
+            lease=lease,
+            seen=seen,
         )
 
-    def _claim(self, document: Mapping[str, Any], ttl_seconds: int) -> list[Run]:
+    def _claim(
+        self, document: Mapping[str, Any], ttl_seconds: int, within_seconds: float | None
+    ) -> list[Run]:
         try:
-            answer = self._ask("/leases/claim", document, ttl_seconds)
+            answer = self._ask("/leases/claim", document, ttl_seconds, within_seconds)
         except LeaseLost as late:
             # The answer to the first attempt was lost, and what it granted is over by now.
             log.warning("what was claimed came too late: %s", late)
@@ -278,11 +424,24 @@ class Client:
         grant = read_grant(answer.text)
         return self._hold(grant, ttl_seconds, answer), grant.seen
 
-    def _ask(self, path: str, document: Mapping[str, Any], ttl_seconds: int) -> Answer:
+    def _ask(
+        self,
+        path: str,
+        document: Mapping[str, Any],
+        ttl_seconds: int,
+        within_seconds: float | None = None,
+    ) -> Answer:
         # Waiting for a grant until it has run out would be of no use.
         useful = ttl_seconds if type(ttl_seconds) is int and ttl_seconds > 0 else None
         return self._transport.send(
-            Call("POST", path, encode(document), keyed=True, attempt_seconds=useful)
+            Call(
+                "POST",
+                path,
+                encode(document),
+                keyed=True,
+                attempt_seconds=useful,
+                total_seconds=within_seconds,
+            )
         )
 
     def _hold(self, grant: Grant, ttl_seconds: int, answer: Answer) -> Lease:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -82,8 +83,9 @@ def swap(
 
 
 def swapped(result: tuple[Mapping[str, Any], Answer, int]) -> Swapped:
+    """With a copy of what was written, which is the caller's alone."""
     new, answer, attempts = result
-    return Swapped(new, int(answer.document()["version"]), attempts)
+    return Swapped(json.loads(encode(new)), int(answer.document()["version"]), attempts)
 
 
 def applied(result: tuple[Mapping[str, Any], Answer, int]) -> Applied | Duplicate:

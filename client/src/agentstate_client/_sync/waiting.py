@@ -13,6 +13,9 @@ from agentstate_client.errors import ClientClosed
 T = TypeVar("T")
 
 Flag = threading.Event
+Lock = threading.Lock
+Timer = threading.Timer
+Spawned = threading.Thread
 
 
 class Home:
@@ -29,6 +32,32 @@ class Home:
         """Raises ClientClosed after a fork: the sockets are the parent's."""
         if not self.is_here:
             raise ClientClosed("the client was made before a fork: make another one here")
+
+
+def later(seconds: float, work: Callable[[], None]) -> Timer:
+    """Do something in a while. The interpreter does not end before it is done."""
+    timer = threading.Timer(seconds, work)
+    timer.name = "agentstate-later"
+    timer.start()
+    return timer
+
+
+def spawn(work: Callable[[], None], *, name: str) -> Spawned:
+    """Begin something beside; what it raises it has to tell by itself. Raises RuntimeError when
+    the system has no thread left.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def abandon(spawned: Spawned | None) -> None:
+    """Nobody waits for it any more. A thread cannot be ended: it finds that its lease is over."""
+
+
+def acquired(lock: Lock, seconds: float | None) -> bool:
+    """Take a lock, waiting for it so long; False when that was not long enough."""
+    return lock.acquire(timeout=-1 if seconds is None else seconds)
 
 
 def carried_through(granted: T, undo: Callable[[T], object] | None = None) -> T:
