@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.torture.final import Budget, Entry, Final
+from bench.torture.final import Budget, Entry
 from bench.torture.history import OK, REFUSED, Op
 from bench.torture.order import (
     DOUBLED,
@@ -15,7 +15,6 @@ from bench.torture.order import (
     INVENTED,
     LOST,
     OVER_CAP,
-    TORN,
     WRONG,
     Finding,
     Placed,
@@ -44,41 +43,6 @@ class Sums:
     @property
     def used(self) -> int:
         return self.spent + self.reserved
-
-
-def check_budgets(ops: Iterable[Op], final: Final) -> Iterator[Finding]:
-    """Every ledger by itself, every call against it, and levels that are charged together."""
-    by_budget: dict[str, list[Op]] = defaultdict(list)
-    for op in ops:
-        if op.on.startswith("budget:"):
-            by_budget[op.on[7:]].append(op)
-    children: dict[str, list[str]] = defaultdict(list)
-    for name, budget in final.budgets.items():
-        if budget.parent is not None:
-            children[budget.parent].append(name)
-    above = {
-        name: {(e.kind, e.mark): (e.spent, e.reserved) for e in final.budgets[name].entries}
-        for name in children
-        if name in final.budgets
-    }
-    for name in by_budget.keys() | final.budgets.keys():
-        if name not in final.budgets:
-            yield from (
-                Finding(LOST, f"budget {name}", f"{op.kind} {op.id} was acknowledged")
-                for op in by_budget[name]
-                if op.outcome == OK
-            )
-            continue
-        budget = final.budgets[name]
-        from_below = {
-            entry.mark
-            for child in children[name]
-            for entry in final.budgets[child].entries
-            if entry.mark
-        }
-        yield from check_budget(f"budget {name}", by_budget[name], budget, from_below)
-        if budget.parent in above:
-            yield from check_levels(name, budget, above[budget.parent])
 
 
 def check_budget(
@@ -169,20 +133,6 @@ def check_holds(what: str, budget: Budget) -> Iterator[Finding]:
         ended = settled.get(hold)
         if state != (states[ended[-1]] if ended else "held"):
             yield Finding(WRONG, what, f"hold {hold} is {state}, its ledger says {ended}")
-
-
-def check_levels(
-    name: str, budget: Budget, above: dict[tuple[str, str], tuple[int, int]]
-) -> Iterator[Finding]:
-    """What is charged to a budget is charged to the one above it, in the same amounts."""
-    for entry in budget.entries:
-        if entry.kind in ("open", "cap") or not entry.mark:
-            continue
-        there = above.get((entry.kind, entry.mark))
-        if there != (entry.spent, entry.reserved):
-            yield Finding(
-                TORN, f"budget {name}", f"line {entry.n}, {entry.kind} {entry.mark}: above {there}"
-            )
 
 
 def place(

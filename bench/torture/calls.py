@@ -68,7 +68,7 @@ class Calls:
     def __init__(
         self, *, name: str, wire: Wire, writer: Writer, stop: threading.Event, seed: str
     ) -> None:
-        self.name, self.wire, self._writer, self._stop = name, wire, writer, stop
+        self.name, self.wire, self._writer, self.stop = name, wire, writer, stop
         self.random = random.Random(seed)
         self._numbers = count(1)
 
@@ -107,7 +107,7 @@ class Calls:
             sent["Agentstate-Attempt"] = str(attempt)
             told = self._try(id, method, path, text, sent, pick, pick_refused)
             again = told.said == BUSY or (told.said == SILENT and repeatable)
-            if not again or self._stop.wait(self.random.uniform(0, PAUSE_SECONDS * attempt)):
+            if not again or self.stop.wait(self.random.uniform(0, PAUSE_SECONDS * attempt)):
                 break
         return told
 
@@ -164,6 +164,12 @@ class Calls:
 def of_current(pick: Pick) -> Pick:
     """What a refusal saw under its lock."""
     return lambda problem: pick(problem.get("current") or {})
+
+
+def of_run(problem: dict[str, Any]) -> dict[str, Any]:
+    """What a refusal saw of the run; nothing when it is about something else, such as a budget."""
+    seen = problem.get("current") or {}
+    return RUN_SEEN(seen) if "last_seq" in seen else {}
 
 
 def of_budget(name: str) -> Pick:

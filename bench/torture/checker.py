@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from bench.torture.budgets import check_budgets
+from bench.torture.accounts import check_budgets
 from bench.torture.budgets import marks_of as marks_in_ledgers
 from bench.torture.feed import check_feed
 from bench.torture.final import Final
 from bench.torture.history import History, Op
 from bench.torture.order import TORN, Finding
+from bench.torture.readers import check_readers
 from bench.torture.runs import check_runs, marks_of
 from bench.torture.units import check_units
 
@@ -25,6 +26,7 @@ def check(history: History, final: Final) -> list[Finding]:
         *check_budgets(ops, final),
         *check_wholes(ops, final),
         *check_feed(ops, final),
+        *check_readers(ops, final),
     ]
 
 

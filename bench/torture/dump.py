@@ -35,24 +35,26 @@ FROM agentstate_leaseterm ORDER BY unit, token
 """
 BUDGETS = """
 SELECT b.id, coalesce(r.key, '') || '/' || b.name, b.cap, b.spent, b.reserved, b.version,
-    b.overdrawn, CASE WHEN p.id IS NOT NULL THEN '/' || p.name END
+    b.overdrawn, '/' || p.name, '/' || s.name
 FROM agentstate_budget b LEFT JOIN agentstate_run r ON r.id = b.run_id
 LEFT JOIN agentstate_budget p ON p.id = b.parent_id
-WHERE b.slot_of_id IS NULL
+LEFT JOIN agentstate_budget s ON s.id = b.slot_of_id
 """
 ENTRIES = """
 SELECT budget_id, n, kind, spent, reserved, cap,
-    CASE WHEN kind IN ('spend', 'cap') THEN note ELSE coalesce(entry_id, '') END, overdrawn, token
+    CASE WHEN kind IN ('spend', 'cap') THEN note ELSE coalesce(entry_id, '') END,
+    overdrawn, token, at
 FROM agentstate_budgetentry ORDER BY budget_id, n
 """
 HOLDS = "SELECT budget_id, reservation_id, state FROM agentstate_reservation"
 FEED = """
 SELECT position, run_key, first_seq, last_seq, version FROM agentstate_feed ORDER BY position
 """
+CONSUMERS = "SELECT name, position FROM agentstate_feedconsumer"
 
 
 def read_store(conninfo: str) -> Final:
-    """Everything of the runs, units, budgets and the feed."""
+    """Everything of the runs, units, budgets, the feed and its consumers."""
     final = Final()
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -71,6 +73,7 @@ def read_store(conninfo: str) -> Final:
             final.feed.append(
                 FeedRow(position=position, run=run, first_seq=first, last_seq=last, version=version)
             )
+        final.consumers = dict(cursor.execute(CONSUMERS).fetchall())
     return final
 
 
@@ -105,7 +108,7 @@ def _read_runs(cursor: psycopg.Cursor[Any], final: Final) -> None:
 
 def _read_budgets(cursor: psycopg.Cursor[Any], final: Final) -> None:
     by_id: dict[Any, Budget] = {}
-    for id, name, cap, spent, reserved, version, overdrawn, parent in cursor.execute(
+    for id, name, cap, spent, reserved, version, overdrawn, parent, slot_of in cursor.execute(
         BUDGETS
     ).fetchall():
         by_id[id] = final.budgets[name] = Budget(
@@ -115,8 +118,9 @@ def _read_budgets(cursor: psycopg.Cursor[Any], final: Final) -> None:
             version=version,
             overdrawn=overdrawn,
             parent=parent,
+            slot_of=slot_of,
         )
-    for id, n, kind, spent, reserved, cap, mark, overdrawn, token in cursor.execute(ENTRIES):
+    for id, n, kind, spent, reserved, cap, mark, overdrawn, token, at in cursor.execute(ENTRIES):
         entry = Entry(
             n=n,
             kind=kind,
@@ -126,6 +130,7 @@ def _read_budgets(cursor: psycopg.Cursor[Any], final: Final) -> None:
             mark=mark,
             overdrawn=overdrawn,
             token=token,
+            at=at.timestamp(),
         )
         by_id[id].entries.append(entry)
     for id, hold, state in cursor.execute(HOLDS):

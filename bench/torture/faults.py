@@ -19,7 +19,7 @@ import psycopg
 
 from agentstate.embedded import EmbeddedPostgres
 from agentstate.supervisor import Child
-from bench.torture.load import FLEET, HELD_RUNS, OPEN_RUNS, SHORT_TTL_SECONDS, UNITS
+from bench.torture.load import FLEET, HELD_RUNS, OPEN_RUNS, SHORT_TTL_SECONDS, SPLIT, UNITS
 from bench.torture.proxy import CUT, DELAY, HALVE, RESET, Mood, Proxy
 
 HOUR_SECONDS = 3_600.0
@@ -45,7 +45,7 @@ class Ground:
     clients: Sequence[Child]
     database: EmbeddedPostgres
     conninfo: str
-    proxy: Proxy
+    proxies: Sequence[Proxy]  # one before each web process
     stop: threading.Event
 
     @contextmanager
@@ -220,7 +220,10 @@ LOCKS = {
         "SELECT FROM agentstate_lease WHERE unit = ANY(%s) ORDER BY unit FOR UPDATE",
         [*UNITS, *(f"run:{run}" for run in HELD_RUNS)],
     ),
-    "budgets": ("SELECT FROM agentstate_budget WHERE name = ANY(%s) FOR UPDATE", [FLEET]),
+    "budgets": (
+        "SELECT FROM agentstate_budget WHERE name = ANY(%s) ORDER BY depth, id FOR UPDATE",
+        [FLEET, f"{SPLIT}#0"],
+    ),
 }
 
 
@@ -278,12 +281,15 @@ def step_clock(ground: Ground, chance: random.Random) -> str:
 
 
 def harm_network(ground: Ground, mood: Mood, seconds: float) -> str:
-    before, ground.proxy.mood = ground.proxy.harmed, mood
+    before = sum(proxy.harmed for proxy in ground.proxies)
     try:
+        for proxy in ground.proxies:
+            proxy.mood = mood
         ground.wait(seconds)
     finally:
-        ground.proxy.mood = Mood()
-    return f"{ground.proxy.harmed - before} chunks"
+        for proxy in ground.proxies:
+            proxy.mood = Mood()
+    return f"{sum(proxy.harmed for proxy in ground.proxies) - before} chunks"
 
 
 def delay_network(ground: Ground, chance: random.Random) -> str:

@@ -54,7 +54,8 @@ class Term:
 class Entry:
     """A line of a budget's ledger: what it added to spent and reserved, and the cap if it set one.
 
-    mark: the id of the call, or of the reservation that it settles.
+    mark: the id of the call, or of the reservation that it settles. at: seconds by the database's
+    clock, the same for all that happened at once.
     """
 
     n: int
@@ -65,11 +66,13 @@ class Entry:
     mark: str = ""
     overdrawn: bool = False
     token: int | None = None
+    at: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """A budget's row and its ledger. parent: the name of the one that is charged as well."""
+    """A budget's row and its ledger. parent: the name of the one that is charged as well. slot_of:
+    of a slot, the name of the split budget."""
 
     cap: int
     spent: int
@@ -77,6 +80,7 @@ class Budget:
     version: int
     overdrawn: bool = False
     parent: str | None = None
+    slot_of: str | None = None
     entries: list[Entry] = field(default_factory=list)
     holds: dict[str, str] = field(default_factory=dict)  # reservation → state
 
@@ -92,13 +96,15 @@ class FeedRow:
 
 @dataclass(slots=True)
 class Final:
-    """Runs by key, terms by unit, budgets by `run/name` (shared: `/name`), the feed in order."""
+    """Runs by key, terms by unit, budgets by `run/name` (shared: `/name`), the feed in order, and
+    how far each of its consumers has come."""
 
     events: dict[str, list[EventLine]] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
     terms: dict[str, list[Term]] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
     feed: list[FeedRow] = field(default_factory=list)
+    consumers: dict[str, int] = field(default_factory=dict)
 
 
 def write_final(final: Final, path: Path) -> None:
@@ -106,6 +112,8 @@ def write_final(final: Final, path: Path) -> None:
     with path.open("w") as file:
         for kind, name, row in _rows(final):
             file.write(json.dumps([kind, name, asdict(row)], separators=(",", ":")) + "\n")
+        for name, position in final.consumers.items():
+            file.write(json.dumps(["consumer", name, {"position": position}]) + "\n")
 
 
 def _rows(final: Final) -> Iterator[tuple[str, str, Any]]:
@@ -140,6 +148,8 @@ def _put(final: Final, kind: str, name: str, row: dict[str, Any]) -> None:
         final.events.setdefault(name, []).append(EventLine(**row))
     elif kind == "term":
         final.terms.setdefault(name, []).append(Term(**row))
+    elif kind == "consumer":
+        final.consumers[name] = row["position"]
     elif kind == "budget":
         entries = [Entry(**entry) for entry in row.pop("entries")]
         final.budgets[name] = Budget(**row, entries=entries)

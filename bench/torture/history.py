@@ -20,7 +20,7 @@ NEVER = math.inf
 
 # What a try came to. busy: the store says that it did nothing (503 unavailable, 429 and the like).
 OK, REFUSED, BUSY, SILENT = "ok", "refused", "busy", "silent"
-READS = frozenset({"read", "events", "budget", "lease", "feed"})
+READS = frozenset({"read", "events", "budget", "lease", "feed", "stream", "consumer"})
 # What a call came to, all its tries together. Unknown ones may have happened, once, at any time
 # after they were sent; refused ones have not.
 UNKNOWN = "unknown"
@@ -30,9 +30,9 @@ UNKNOWN = "unknown"
 class Op:
     """One call with all its tries, or one part of a call that does several things at once.
 
-    on: what it is about: `run:k`, `unit:u`, `budget:run/name`, `feed`. whole: the id of the call
-    that it is a part of, all of which happens or none. saw: what a refusal showed of the store;
-    like an answer, it was true at a moment between invoked_at and ended_at.
+    on: what it is about: `run:k`, `unit:u`, `budget:run/name`, `feed`, `consumer:c`. whole: the id
+    of the call that it is a part of, all of which happens or none. saw: what a refusal showed of
+    the store; like an answer, it was true at a moment between invoked_at and ended_at.
     """
 
     id: str

@@ -26,19 +26,26 @@ from bench.torture.calls import (
     Told,
     of_budget,
     of_current,
+    of_run,
     only,
 )
 from bench.torture.history import Writer
+from bench.torture.streams import Streams
 from bench.torture.wire import Wire
 
 OPEN_RUNS = tuple(f"hot-{n}" for n in range(3))  # never leased: everybody writes
 HELD_RUNS = tuple(f"held-{n}" for n in range(3))  # written by whoever holds them
 UNITS = tuple(f"unit-{n}" for n in range(4))
-FLEET, SMALL, OWN = "fleet", "small", "own"  # shared, shared and soon used up, of each hot run
+# Shared; shared and soon used up; shared and in slots, soon used up; of each hot run.
+FLEET, SMALL, SPLIT, OWN = "fleet", "small", "split", "own"
+SHARED = (FLEET, SMALL, SPLIT)
+PARENTS = dict(zip(OPEN_RUNS, (FLEET, FLEET, SPLIT), strict=True))
 COLD = "cold"  # the task of runs that are made, claimed and ended
 TIMEOUT_SECONDS = 5.0
 CAP = 2**50
-SMALL_CAP = 400
+SMALL_CAP, SPLIT_CAP = 400, 600
+SLOTS = 4
+EVERYBODY = "everybody"  # the feed's consumer that all processes move on
 SHORT_TTL_SECONDS = 2  # of leases that are outlived on purpose
 # A lease that would last longer than anybody here asks for was given before the clock went back.
 STUCK_SECONDS = 20
@@ -52,14 +59,17 @@ class Seen:
     last_seq: dict[str, int] = field(default_factory=dict)
     cas: dict[str, str | None] = field(default_factory=dict)
     position: int = 0
-    cap_version: int = 1
+    cap_version: dict[str, int] = field(default_factory=dict)
+    consumed: dict[str, int] = field(default_factory=dict)
 
 
 class Worker:
     """One thread: picks one thing to do after the other."""
 
-    def __init__(self, calls: Calls, seen: Seen, operator: Calls, clock_off_seconds: float) -> None:
-        self.calls, self.seen, self.operator = calls, seen, operator
+    def __init__(
+        self, calls: Calls, seen: Seen, operator: Calls, clock_off_seconds: float, process: str
+    ) -> None:
+        self.calls, self.seen, self.operator, self.process = calls, seen, operator, process
         self.random = calls.random
         self.clock_off = timedelta(seconds=clock_off_seconds)
         self.chances: list[tuple[Callable[[], object], float]] = [
@@ -79,6 +89,7 @@ class Worker:
             (self.read_budget, 4),
             (self.batch, 6),
             (self.read_feed, 5),
+            (self.consume, 2),
             (self.operate, 1),
         ]
 
@@ -124,7 +135,7 @@ class Worker:
             id=id,
             ask=ask,
             pick=pick_appended,
-            pick_refused=of_current(RUN_SEEN),
+            pick_refused=of_run,
             # A charge has an id of its own, the move has not.
             keyed=not with_ids or bool(to),
             headers=fence_header(fence),
@@ -174,7 +185,7 @@ class Worker:
             id=id,
             ask=ask | ({} if fence is None else {"fence": fence}),
             pick=RUN_SEEN,
-            pick_refused=of_current(RUN_SEEN),
+            pick_refused=of_run,
             keyed=keyed,
             headers=fence_header(fence) | (headers or {}),
         )
@@ -219,7 +230,8 @@ class Worker:
         key = f"c-{id}"
         body: dict[str, Any] = {"key": key, "task": COLD, "tags": [id], "max_attempts": 1000}
         if self.random.random() < 0.5:
-            body["budgets"] = [{"name": OWN, "cap": 50, "parent": FLEET}]
+            parent = self.random.choice((FLEET, SPLIT))
+            body["budgets"] = [{"name": OWN, "cap": 50, "parent": parent}]
         self.calls.call(
             "create", f"run:{key}", "POST", "/runs", body, id=id, keyed=True, pick=RUN_SEEN
         )
@@ -253,7 +265,7 @@ class Worker:
             id=id,
             keyed=True,
             pick=only("token", "at", "expires_at", "version", "last_seq"),
-            pick_refused=of_current(RUN_SEEN),
+            pick_refused=of_run,
         )
 
     def hold_session(self, run: str, token: int, ttl_seconds: int, *, ends: bool) -> None:
@@ -284,7 +296,7 @@ class Worker:
         # Else it is forgotten, as by a worker that crashed.
 
     def sleep(self, seconds: float) -> None:
-        self.calls._stop.wait(seconds)
+        self.calls.stop.wait(seconds)
 
     def renew(self, unit: str, token: int, ttl_seconds: int) -> Told:
         return self.calls.call(
@@ -322,7 +334,7 @@ class Worker:
             ask={"fence": token},
             keyed=True,
             pick=RUN_SEEN,
-            pick_refused=of_current(RUN_SEEN),
+            pick_refused=of_run,
             headers=fence_header(token),
         )
 
@@ -358,7 +370,7 @@ class Worker:
     def some_budget(self) -> tuple[str, str, str]:
         """(address, name in the history, own name): a shared one, or a hot run's under one."""
         if self.random.random() < 0.5:
-            name = self.random.choice((FLEET, SMALL))
+            name = self.random.choice(SHARED)
             return f"/budgets/{name}", f"budget:/{name}", name
         run = self.random.choice(OPEN_RUNS)
         return f"/runs/{run}/budgets/{OWN}", f"budget:{run}/{OWN}", OWN
@@ -448,10 +460,11 @@ class Worker:
             pick=pick_batch,
         )
 
-    def read_feed(self) -> None:
+    def read_feed(self, after: int | None = None) -> Told:
         """On from where this process is; now and then from somewhere before."""
-        ahead = self.random.random() < 0.8
-        after = self.seen.position if ahead else self.random.randint(0, self.seen.position)
+        if after is None:
+            ahead = self.random.random() < 0.8
+            after = self.seen.position if ahead else self.random.randint(0, self.seen.position)
         limit = self.random.choice((20, 100, 200))
         told = self.calls.call(
             "feed",
@@ -463,6 +476,34 @@ class Worker:
         )
         if told.ok:
             self.seen.position = max(self.seen.position, told.answer["position"])
+        return told
+
+    def consume(self) -> None:
+        """The feed's next page, and how far it was worked off; now and then somewhere before."""
+        name = self.random.choice((EVERYBODY, self.process))
+        stands = self.seen.consumed.get(name)
+        if stands is None or self.random.random() < 0.1:
+            told = self.calls.call(
+                "consumer", f"consumer:{name}", "GET", f"/feed/consumers/{name}",
+                pick=only("position"),
+            )  # fmt: skip
+            stands = told.answer.get("position", 0)
+        page = self.read_feed(stands)
+        if not page.ok:
+            return
+        position = page.answer["position"] if self.random.random() < 0.9 else stands // 2
+        told = self.calls.call(
+            "checkpoint",
+            f"consumer:{name}",
+            "PUT",
+            f"/feed/consumers/{name}",
+            {"position": position},
+            ask={"position": position},
+            keyed=self.random.random() < 0.5,
+            pick=only("position"),
+            pick_refused=of_current(only("position")),
+        )
+        self.seen.consumed[name] = told.answer.get("position", stands)
 
     def operate(self) -> None:
         """Free what is stuck because the clock went back; change a cap."""
@@ -489,22 +530,27 @@ class Worker:
         )
 
     def change_cap(self) -> None:
-        id = self.operator.new_id()
-        version = self.seen.cap_version
+        name = self.random.choice((SMALL, SPLIT))
+        cap = SMALL_CAP * self.random.randint(1, 200)
+        if name == SPLIT:  # always a little more than is used, so that room has to move
+            on = f"budget:/{name}"
+            seen = self.calls.call("budget", on, "GET", f"/budgets/{name}", pick=BUDGET_SEEN)
+            cap = seen.answer.get("spent", 0) + self.random.randint(100, SPLIT_CAP)
+        id, version = self.operator.new_id(), self.seen.cap_version.get(name, 1)
         told = self.operator.call(
             "cap",
-            f"budget:/{SMALL}",
+            f"budget:/{name}",
             "PATCH",
-            f"/budgets/{SMALL}",
-            {"cap": SMALL_CAP * self.random.randint(1, 200), "reason": id},
+            f"/budgets/{name}",
+            {"cap": cap, "reason": id},
             id=id,
             ask={"if_match": version},
             keyed=True,
             pick=BUDGET_SEEN,
-            pick_refused=of_budget(SMALL),
+            pick_refused=of_budget(name),
             headers={"If-Match": f'"b{version}"'} if self.random.random() < 0.3 else {},
         )
-        self.seen.cap_version = told.answer.get("version", version)
+        self.seen.cap_version[name] = told.answer.get("version", version)
 
 
 def events_of(id: str, count: int, with_ids: bool) -> list[dict[str, Any]]:
@@ -584,6 +630,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.Thread(target=work, args=(f"{life}x{n}", options, writer, seen, stop))
         for n in range(options.threads)
     ]
+    threads.append(threading.Thread(target=follow, args=(life, options, writer, seen, stop)))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -606,7 +653,24 @@ def work(
 
     worker = calls(name, "AGENTSTATE_KEY")
     off_seconds = worker.random.uniform(-86_400, 86_400)
-    Worker(worker, seen, calls(f"{name}o", "AGENTSTATE_OPERATOR_KEY"), off_seconds).work(stop)
+    operator = calls(f"{name}o", "AGENTSTATE_OPERATOR_KEY")
+    Worker(worker, seen, operator, off_seconds, options.name).work(stop)
+
+
+def follow(
+    life: str, options: argparse.Namespace, writer: Writer, seen: Seen, stop: threading.Event
+) -> None:
+    """One thread of each process reads runs by stream; half of the time what comes next."""
+    streams = Streams(
+        name=f"{life}s", ports=options.ports, key=os.environ["AGENTSTATE_KEY"], writer=writer,
+        seed=f"{options.seed} {options.name} streams",
+    )  # fmt: skip
+    while not stop.wait(streams.random.uniform(0, 0.5)):
+        run = streams.random.choice(OPEN_RUNS + HELD_RUNS)
+        if streams.random.random() < 0.5:
+            last = seen.last_seq.get(run, 0)
+            streams.came_to[run] = max(streams.came_to.get(run, 0), last - 20)
+        streams.follow(run, stop)
 
 
 if __name__ == "__main__":

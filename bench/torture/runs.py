@@ -229,7 +229,7 @@ def place(what: str, op: Op, log: Log, placed: list[Placed]) -> Iterator[Finding
             placed.append(Placed(op.answer["version"] + 0.5, op.invoked_at, op.ended_at, name))
             yield from check_read(what, op, log)
         return
-    if op.kind in ("events", "renew"):  # a renewal leaves nothing in the log
+    if op.kind in ("events", "renew", "stream"):  # a renewal leaves nothing in the log
         if op.kind == "events" and op.outcome == OK:
             yield from check_page(what, op, log)
         return

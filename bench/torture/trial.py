@@ -40,13 +40,19 @@ from bench.torture.load import (
     HELD_RUNS,
     OPEN_RUNS,
     OWN,
+    PARENTS,
+    SLOTS,
     SMALL,
     SMALL_CAP,
+    SPLIT,
+    SPLIT_CAP,
     events_of,
     pick_appended,
     pick_feed,
+    pick_run,
 )
 from bench.torture.proxy import Proxy
+from bench.torture.streams import Streams
 from bench.torture.verdict import Verdict
 from bench.torture.wire import Wire
 
@@ -55,6 +61,7 @@ CLIENTS, THREADS = 3, 10
 CLIENT_STOP_SECONDS = 25.0  # a call may be waited for, and sent again
 SETTLE_SECONDS = 12.0  # of work after the last fault, so that its stop is seen
 DRAIN_SECONDS = 30.0
+FOLLOW_TRIES, FOLLOWED_EVENTS = 5, 500
 PROGRESS_SECONDS = 10.0
 PAUSE_SPREAD = (1 / 3, 5 / 3)  # of --pause-seconds, between two faults, once all is served again
 BACK_SECONDS = 60.0  # then on with the next fault; the verdict says that it was not back in time
@@ -180,20 +187,25 @@ def play(
         other.name, other.log = "web-2", site.web.log.with_name("web-2.log")
         webs = (site.web, site.supervisor.add(other))
         ports = [port_of(site.url), port_of(address(second))]
-        proxy = stack.enter_context(Proxy(to_port=ports[0], seed=f"{seed} proxy"))
-        keys = make_keys()
+        proxies = [
+            stack.enter_context(Proxy(to_port=port, seed=f"{seed} proxy {n}"))
+            for n, port in enumerate(ports)
+        ]
+        ways, keys = [proxy.port for proxy in proxies], make_keys()
         set_up(ports, keys, folder)
         clients = [
-            site.supervisor.add(client_child(n, [*ports, proxy.port], seed, folder, keys))
+            site.supervisor.add(client_child(n, [*ports, *ways], seed, folder, keys))
             for n in range(CLIENTS)
         ]
-        ground = ground_of(site, webs, clients, proxy)
+        ground = ground_of(site, webs, clients, proxies)
         prober, writer = harness_calls("probe", ports, keys["AGENTSTATE_KEY"], folder, seed)
         interrupted = torment(site, ground, prober, length, seed, record)
         writer.close()
         site.supervisor.stop(clients, within_seconds=CLIENT_STOP_SECONDS)
         if not interrupted:
             read_whole_feed(site, ports, keys, folder, seed)
+            if not follow_to_the_end(ports, keys, folder, seed):
+                record.trouble.append("no stream of a hot run came to its end")
         progress("stopping the site, reading what is stored …")
         site.supervisor.stop([*webs, *site.background])
         final, differences = stored(ground)
@@ -231,7 +243,9 @@ def client_child(
     return Child(name=name, command=command, log=log, environment=keys, may_end=True)
 
 
-def ground_of(site: Site, webs: tuple[Child, ...], clients: list[Child], proxy: Proxy) -> Ground:
+def ground_of(
+    site: Site, webs: tuple[Child, ...], clients: list[Child], proxies: list[Proxy]
+) -> Ground:
     from django.conf import settings
 
     from agentstate import postgres
@@ -244,7 +258,7 @@ def ground_of(site: Site, webs: tuple[Child, ...], clients: list[Child], proxy: 
         clients=clients,
         database=database,
         conninfo=postgres.conninfo(settings.DATABASE_PARTS),
-        proxy=proxy,
+        proxies=proxies,
         stop=threading.Event(),
     )
 
@@ -261,14 +275,16 @@ def harness_calls(
 def set_up(ports: list[int], keys: dict[str, str], folder: Path) -> None:
     """The hot runs and the shared budgets."""
     calls, writer = harness_calls("setup", ports[:1], keys["AGENTSTATE_KEY"], folder, 0)
-    for name, cap in ((FLEET, CAP), (SMALL, SMALL_CAP)):
-        calls.call("other", "other", "POST", "/budgets", {"name": name, "cap": cap}, keyed=True)
+    body: dict[str, Any]
+    for name, cap, slots in ((FLEET, CAP, 1), (SMALL, SMALL_CAP, 1), (SPLIT, SPLIT_CAP, SLOTS)):
+        body = {"name": name, "cap": cap, "slots": slots}
+        calls.call("other", "other", "POST", "/budgets", body, keyed=True)
     for run in OPEN_RUNS + HELD_RUNS:
         id = calls.new_id()
-        body: dict[str, Any] = {"key": run, "task": "hot", "status": "running", "tags": [id]}
+        body = {"key": run, "task": "hot", "status": "running", "tags": [id]}
         body |= {"max_attempts": 1000}
         if run in OPEN_RUNS:
-            body["budgets"] = [{"name": OWN, "cap": CAP, "parent": FLEET}]
+            body["budgets"] = [{"name": OWN, "cap": CAP, "parent": PARENTS[run]}]
         told = calls.call(
             "create", f"run:{run}", "POST", "/runs", body, id=id, keyed=True, pick=RUN_SEEN
         )
@@ -374,6 +390,24 @@ def read_whole_feed(
             still += 1
             site.supervisor.wait(0.2)
     writer.close()
+
+
+def follow_to_the_end(ports: list[int], keys: dict[str, str], folder: Path, seed: int) -> bool:
+    """By stream, the last events of each hot run; whether they all came."""
+    key = keys["AGENTSTATE_KEY"]
+    calls, writer = harness_calls("follower", ports, key, folder, seed)
+    streams = Streams(name="followers", ports=ports, key=key, writer=writer, seed=f"{seed}")
+    missing = dict.fromkeys(OPEN_RUNS + HELD_RUNS, 0)
+    for _ in range(FOLLOW_TRIES):
+        for run in list(missing):
+            told = calls.call("read", f"run:{run}", "GET", f"/runs/{run}", pick=pick_run)
+            last = told.answer.get("last_seq", 1)
+            streams.came_to.setdefault(run, max(0, last - FOLLOWED_EVENTS))
+            streams.follow(run, calls.stop, to_end=last)
+            if told.ok and streams.came_to[run] >= last:
+                del missing[run]
+    writer.close()
+    return not missing
 
 
 def stored(ground: Ground) -> tuple[Final, list[str]]:

@@ -194,17 +194,58 @@ class PlainStore:
         )
 
     def balance(self, name: str) -> dict[str, Any]:
-        budget = self.final.budgets[name]
+        budget, (spent, reserved) = self.final.budgets[name], self.sums(name)
         return {
             "version": budget.version,
             "cap": budget.cap,
-            "spent": budget.spent,
-            "reserved": budget.reserved,
-            "left": max(0, budget.cap - budget.spent - budget.reserved),
+            "spent": spent,
+            "reserved": reserved,
+            "left": max(0, budget.cap - spent - reserved),
         }
+
+    # A split budget: charges go to the slot of the moment, and room is dealt when that has none.
+
+    def split(self, name: str, cap: int, slots: int) -> None:
+        self.open(name, cap)
+        for n in range(slots):
+            self.open(f"{name}#{n}", 0)
+            self.final.budgets[f"{name}#{n}"].slot_of = name
+        for one in (name, *self.slots_of(name)):
+            self.final.budgets[one].entries[0].at = self.now
+        self.deal(name)
+
+    def slots_of(self, name: str) -> list[str]:
+        return [slot for slot, budget in self.final.budgets.items() if budget.slot_of == name]
+
+    def sums(self, name: str) -> tuple[int, int]:
+        """spent and reserved, also of a split budget."""
+        of = [self.final.budgets[one] for one in (name, *self.slots_of(name))]
+        return sum(b.spent for b in of), sum(b.reserved for b in of)
+
+    def deal(self, name: str, to: str = "") -> None:
+        """Give all room to one slot, or to all alike, at one moment."""
+        slots = self.slots_of(name)
+        room = self.final.budgets[name].cap - sum(self.sums(name))
+        for n, one in enumerate(slots):
+            share = room * (one == to) if to else room // len(slots) + (n < room % len(slots))
+            slot = self.final.budgets[one]
+            cap = slot.spent + slot.reserved + share
+            if cap != slot.cap:
+                slot.cap, slot.version = cap, slot.version + 1
+                slot.entries.append(Entry(n=slot.version, kind="shift", cap=cap, at=self.now))
+
+    def slot_for(self, name: str, amount: int) -> str:
+        """The slot that takes it; the whole has room for it."""
+        slot = self.slots_of(name)[self.count % len(self.slots_of(name))]
+        budget = self.final.budgets[slot]
+        if budget.spent + budget.reserved + amount > budget.cap:
+            self.deal(name, slot)
+        return slot
 
     def enter(self, name: str, kind: str, mark: str, spent: int, reserved: int) -> None:
         """A line on this level and on those above."""
+        if self.slots_of(name):
+            name = self.slot_for(name, spent + reserved)
         budget = self.final.budgets[name]
         budget.version += 1
         budget.spent, budget.reserved = budget.spent + spent, budget.reserved + reserved
@@ -216,6 +257,7 @@ class PlainStore:
             reserved=reserved,
             mark=mark,
             overdrawn=budget.overdrawn,
+            at=self.now,
         )
         budget.entries.append(line)
         if budget.parent is not None:
@@ -223,7 +265,7 @@ class PlainStore:
 
     def has_room(self, name: str, amount: int) -> bool:
         budget = self.final.budgets[name]
-        fits = budget.spent + budget.reserved + amount <= budget.cap
+        fits = sum(self.sums(name)) + amount <= budget.cap
         return fits and (budget.parent is None or self.has_room(budget.parent, amount))
 
     def spend(self, name: str, amount: int) -> Op:
@@ -263,6 +305,26 @@ class PlainStore:
         rows = self.final.feed[after : after + limit]
         items = [[r.position, r.run, r.first_seq, r.last_seq, r.version] for r in rows]
         op.answer = {"items": items, "position": after + len(items)}
+        return op
+
+    def stream(self, run: str, after: int = 0, to_end: int = 0) -> Op:
+        op = self.op("stream", f"run:{run}", ask={"after": after, "to_end": to_end})
+        came = self.final.events[run][after:]
+        op.answer = {"items": [[e.seq, e.version, e.type] for e in came], "end": "quiet"}
+        return op
+
+    def checkpoint(self, name: str, position: int) -> Op:
+        op = self.op("checkpoint", f"consumer:{name}", ask={"position": position})
+        stands = self.final.consumers.get(name, 0)
+        if position < stands:
+            return self.refuse(op, "version-conflict", position=stands)
+        self.final.consumers[name] = position
+        op.answer = {"position": position}
+        return op
+
+    def consumer(self, name: str) -> Op:
+        op = self.op("consumer", f"consumer:{name}")
+        op.answer = {"position": self.final.consumers.get(name, 0)}
         return op
 
     def batch(self, run: str, budget: str) -> tuple[Op, Op]:

@@ -53,7 +53,16 @@ def told(store: PlainStore) -> PlainStore:
     store.commit("r/own", store.reserve("r/own", 10), 8)
     store.look("r/own")
     store.batch("r", "/shared")
+    store.split("/split", 90, 3)
+    store.open("r/of-split", 1_000, "/split")
+    store.spend("/split", 40)
+    store.spend("r/of-split", 30)
+    store.look("/split")
     store.page(0)
+    store.stream("r", 1, to_end=store.final.heads["r"].last_seq)
+    for position in (3, 5, 4):
+        store.checkpoint("c", position)
+    store.consumer("c")
     return store
 
 
@@ -359,6 +368,128 @@ def show_less_than_before(store):
     page.answer = {"items": page.answer["items"][:2], "position": 2}
 
 
+def last_slot_line(store):
+    """(slot's name, line) of the last charge of the split budget."""
+    lines = [(slot, e) for slot in store.slots_of("/split")
+             for e in store.final.budgets[slot].entries if e.kind == "spend"]  # fmt: skip
+    return max(lines, key=lambda line: line[1].at)
+
+
+def admit_beyond_a_slots_cap(store):
+    slot, line = last_slot_line(store)
+    budget = store.final.budgets[slot]
+    line.spent, budget.spent = line.spent + budget.cap, budget.spent + budget.cap
+
+
+def make_room_by_moving_caps(store):
+    store.now += 1
+    budget = store.final.budgets["/split#1"]
+    budget.cap, budget.version = budget.cap + 5, budget.version + 1
+    budget.entries.append(Entry(n=budget.version, kind="shift", cap=budget.cap, at=store.now))
+
+
+def lose_room_in_the_slots(store):
+    budget = store.final.budgets["/split#2"]
+    budget.cap -= 5
+    budget.entries[-1].cap = budget.cap
+
+
+def charge_two_slots(store):
+    slot, line = last_slot_line(store)
+    other = next(name for name in store.slots_of("/split") if name != slot)
+    budget = store.final.budgets[other]
+    budget.version += 1
+    budget.entries.append(replace(line, n=budget.version, spent=0))
+
+
+def lose_a_slots_line(store):
+    slot, _ = last_slot_line(store)
+    del store.final.budgets[slot].entries[1]
+
+
+def lose_a_charge_of_a_slot(store):
+    store.op("spend", "budget:/split", ask={"amount": 3}).answer = store.balance("/split")
+
+
+def have_a_slot_that_disagrees(store):
+    store.final.budgets["/split#0"].spent -= 1
+
+
+def charge_no_slot_from_below(store):
+    _, line = last_slot_line(store)
+    line.mark = "another"
+    other = store.op("spend", "budget:/split", id="another", ask={"amount": 30})
+    other.outcome, other.ended_at = UNKNOWN, NEVER
+
+
+def miss_a_charge_in_a_slot(store):
+    store.spend("/split", 2)
+    old = store.look("/split").answer
+    old["spent"], old["left"] = old["spent"] - 2, old["left"] + 2
+
+
+def see_a_charge_before_it_was_sent(store):
+    look = op_of(store, "budget", 1)
+    store.spend("/split", 2)
+    look.answer["spent"], look.answer["left"] = look.answer["spent"] + 2, look.answer["left"] - 2
+
+
+def refuse_with_room_in_another_slot(store):
+    store.refuse(store.op("spend", "budget:/split", ask={"amount": 9}), "budget-exhausted",
+                 **store.balance("/split"))  # fmt: skip
+
+
+def miss_an_event_in_a_stream(store):
+    del op_of(store, "stream").answer["items"][1]
+
+
+def stream_an_event_again(store):
+    items = op_of(store, "stream").answer["items"]
+    items.insert(1, items[0])
+
+
+def stream_what_is_not_there(store):
+    last = len(store.final.events["r"])
+    op_of(store, "stream").answer["items"].append([last + 1, 99, "step"])
+
+
+def stream_something_else(store):
+    op_of(store, "stream").answer["items"][0][2] = "other"
+
+
+def fall_silent(store):
+    op_of(store, "stream").answer["items"].pop()
+
+
+def forget_a_checkpoint(store):
+    store.final.consumers["c"] = 3
+
+
+def set_a_checkpoint_back(store):
+    op = op_of(store, "checkpoint", 2)
+    op.outcome, op.code, op.answer = "ok", "", {"position": 4}
+
+
+def read_an_old_checkpoint(store):
+    op_of(store, "consumer").answer["position"] = 3
+
+
+def read_a_checkpoint_that_nobody_set(store):
+    op_of(store, "consumer").answer["position"] = 6
+
+
+def stand_where_nobody_set_it(store):
+    store.final.consumers["c"] = 6
+
+
+def pass_the_feeds_end(store):
+    store.checkpoint("c", len(store.final.feed) + 1)
+
+
+def refuse_a_later_checkpoint(store):
+    op_of(store, "checkpoint", 2).ask["position"] = 5
+
+
 BAD: list[tuple[Damage, str]] = [
     (lose_the_last_event, LOST),
     (lose_a_run, LOST),
@@ -416,6 +547,29 @@ BAD: list[tuple[Damage, str]] = [
     (skip_on_a_page, FEED),
     (go_on_in_the_wrong_place, FEED),
     (show_less_than_before, FEED),
+    (admit_beyond_a_slots_cap, OVER_CAP),
+    (make_room_by_moving_caps, OVER_CAP),
+    (lose_room_in_the_slots, OVER_CAP),
+    (charge_two_slots, DOUBLED),
+    (lose_a_slots_line, HOLE),
+    (lose_a_charge_of_a_slot, LOST),
+    (have_a_slot_that_disagrees, WRONG),
+    (charge_no_slot_from_below, TORN),
+    (miss_a_charge_in_a_slot, ORDER),
+    (see_a_charge_before_it_was_sent, ORDER),
+    (refuse_with_room_in_another_slot, WRONG),
+    (miss_an_event_in_a_stream, FEED),
+    (stream_an_event_again, FEED),
+    (stream_what_is_not_there, LOST),
+    (stream_something_else, WRONG),
+    (fall_silent, FEED),
+    (forget_a_checkpoint, LOST),
+    (set_a_checkpoint_back, ORDER),
+    (read_an_old_checkpoint, ORDER),
+    (read_a_checkpoint_that_nobody_set, WRONG),
+    (stand_where_nobody_set_it, WRONG),
+    (pass_the_feeds_end, WRONG),
+    (refuse_a_later_checkpoint, WRONG),
 ]
 
 
@@ -452,9 +606,14 @@ def test_calls_at_the_same_time_may_stand_in_any_order(store):
 STEPS = st.sampled_from(
     [
         "append", "append-expected", "set", "change", "read", "acquire", "append-held", "stale",
-        "hold", "renew", "release", "spend", "reserve", "look", "batch", "page",
+        "hold", "renew", "release", "spend", "reserve", "look", "batch", "page", "stream",
+        "checkpoint", "consumer", "spend-split", "look-split",
     ]
 )  # fmt: skip
+
+
+# Those that are done all the same when their caller never hears of it.
+SILENT = ("append", "set", "spend", "batch", "acquire", "checkpoint", "spend-split")
 
 
 class Told:
@@ -466,6 +625,8 @@ class Told:
             self.store.create(run)
         self.store.open("/shared", 40)
         self.store.open("r/own", 25, "/shared")
+        self.store.split("/split", 60, 3)
+        self.store.open("r/of-split", 1_000, "/split")
         self.seen_seq = self.seen_version = 1
         self.seen_cas: str | None = None
         self.tokens = [self.store.acquire("u").answer["token"]]
@@ -490,6 +651,13 @@ class Told:
             "look": lambda: store.look("/shared"),
             "batch": lambda: self.batch(),
             "page": lambda: store.page(number % (len(store.final.feed) + 1), 1 + number % 20),
+            "stream": lambda: store.stream("r", number % (head.last_seq + 1)),
+            "checkpoint": lambda: store.checkpoint("c", number % (len(store.final.feed) + 1)),
+            "consumer": lambda: store.consumer("c"),
+            "spend-split": lambda: store.spend(
+                ("/split", "r/of-split")[number % 2], 1 + number % 9
+            ),
+            "look-split": lambda: store.look("/split"),
         }[name]()
         if number % 3:
             self.seen_seq, self.seen_version = head.last_seq, head.version
@@ -520,7 +688,7 @@ def test_whatever_a_sound_store_does_passes(steps):
     told = Told()
     for name, number, answered, early, late in steps:
         told.store.early, told.store.late = early, late
-        told.store.silent = not answered and name in ("append", "set", "spend", "batch", "acquire")
+        told.store.silent = not answered and name in SILENT
         told.step(name, number)
         told.store.silent = False
 
