@@ -46,12 +46,15 @@ class Stepped:
             if self._hold:
                 self._stop_at_commit(own)
             self._connected.set()
-            (self.outcome,) = store.execute_all([self._ask])
+            self._carry_out()
         except Exception as failure:
             self.outcome = failure
         finally:
             self._at_commit.set()
             own.close()
+
+    def _carry_out(self) -> None:
+        (self.outcome,) = store.execute_all([self._ask])
 
     def _stop_at_commit(self, own: Any) -> None:
         commit: Callable[[], None] = own._commit
@@ -97,3 +100,11 @@ class Stepped:
         if self._thread.is_alive():
             raise AssertionError("it never ended")
         return self.outcome
+
+
+class InLane(Stepped):
+    """One that passes through the lanes: what others bring while it is at work goes along."""
+
+    def _carry_out(self) -> None:
+        ask = self._ask
+        self.outcome = store.execute(ask.command, by=ask.by, under=ask.under)

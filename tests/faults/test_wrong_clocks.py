@@ -81,11 +81,6 @@ class Worker:
 
 
 @pytest.fixture
-def store(transactional_db: None) -> Asking:
-    return Asking()
-
-
-@pytest.fixture
 def proxy(store: Asking) -> Iterator[Proxy]:
     """The way to the running product."""
     with serving() as url:
