@@ -72,14 +72,15 @@ class Verdict:
 
 NEEDS_OPERATOR = "needs the role operator"
 NEEDS_SENIOR = "needs the role senior"
+NEEDS_ADMIN = "needs the role admin"
 LIVE_NEEDS_SENIOR = "the holder's lease is live, so it needs the role senior"
 
 
 def allowed_actions(access: Access, thing: Mapping[str, Any]) -> dict[str, Verdict]:
     """What this person may do to a thing now, by the name of the action.
 
-    thing: `kind` is run, unit, budget, worker or alert. A run has `status`, `held` and `live`, a
-    unit `held` and `live`, a worker `draining`.
+    thing: `kind` is run, unit, budget, worker, alert or target. A run has `status`, `held` and
+    `live`, a unit `held` and `live`, a worker `draining`.
     """
     verdicts = _OF_KIND[thing["kind"]](access, thing)
     return {verdict.action: verdict for verdict in verdicts}
@@ -145,7 +146,17 @@ def _of_worker(access: Access, worker: Mapping[str, Any]) -> list[Verdict]:
 
 
 def _of_alert(access: Access, alert: Mapping[str, Any]) -> list[Verdict]:
-    return [_with_scope(access, "acknowledge", "operate", NEEDS_OPERATOR)]
+    return [
+        _with_scope(access, action, "operate", NEEDS_OPERATOR)
+        for action in ("acknowledge", "snooze")
+    ]
+
+
+def _of_target(access: Access, target: Mapping[str, Any]) -> list[Verdict]:
+    return [
+        _with_scope(access, action, "admin", NEEDS_ADMIN)
+        for action in ("new", "test", "change", "delete", "resend")
+    ]
 
 
 _OF_KIND: dict[str, Callable[[Access, Mapping[str, Any]], list[Verdict]]] = {
@@ -154,4 +165,5 @@ _OF_KIND: dict[str, Callable[[Access, Mapping[str, Any]], list[Verdict]]] = {
     "budget": _of_budget,
     "worker": _of_worker,
     "alert": _of_alert,
+    "target": _of_target,
 }

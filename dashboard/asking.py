@@ -20,7 +20,7 @@ REASON_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done[R: Result]:
+class Done[R]:
     """result: what was done. Else refused: what the store said, or error: what to mend."""
 
     result: R | None = None
@@ -38,8 +38,14 @@ def carry_out[R: Result](request: ConsoleRequest, command: Callable[[], Command[
 
     command: makes it of what was typed; what it says to that, as Invalid, is what to mend.
     """
+    by, under = request.access.caller, form_circumstances(request)
+    return attempt(lambda: store.execute(command(), by=by, under=under))
+
+
+def attempt[R](act: Callable[[], R]) -> Done[R]:
+    """Do what gives a command itself. Raises PermissionDenied."""
     try:
-        done = store.execute(command(), by=request.access.caller, under=form_circumstances(request))
+        done = act()
     except NotAllowed as refused:
         raise PermissionDenied(refused.detail) from None
     except Invalid as refused:

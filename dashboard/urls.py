@@ -17,6 +17,7 @@ from dashboard.views import (
     session,
     story,
     system,
+    targets,
     workers,
 )
 
@@ -52,6 +53,15 @@ urlpatterns = [
     path("runs/<str:key>/budgets/<str:name>/cap", budgets.change_cap, name="run-budget-cap"),
     path("alerts", alerts.show, name="alerts"),
     path("alerts/<str:rule>/acknowledge", alerts.acknowledge, name="acknowledge"),
+    path("alerts/<str:rule>/snooze", alerts.snooze, name="snooze"),
+    # No rule and no target is called "-".
+    path("alerts/-/targets", targets.show, name="targets"),
+    path("alerts/-/targets/-/new", targets.make, name="target-new"),
+    path("alerts/-/targets/<str:name>", targets.show_one, name="target"),
+    path("alerts/-/targets/<str:name>/test", targets.test, name="target-test"),
+    path("alerts/-/targets/<str:name>/change", targets.change, name="target-change"),
+    path("alerts/-/targets/<str:name>/delete", targets.delete, name="target-delete"),
+    path("alerts/-/deliveries/<str:delivery>", targets.show_delivery, name="delivery"),
     path("receipts", receipts.show, name="receipts"),
     path("audit", actions.show, name="audit"),
     path("system", system.show, name="system"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, connection
@@ -40,15 +41,48 @@ def is_live(request: HttpRequest) -> HttpResponse:
 def is_ready(request: HttpRequest) -> HttpResponse:
     """Requests can be served: the database answers, has every migration, and the broker is there.
 
-    503 with the checks when one of them fails.
+    503 with the checks when one of them fails. `jobs` fails nothing here: without our periodic jobs
+    every request is served as well; /health/jobs is for whoever has to know.
     """
     checks = {"database": _database(), "migrations": "unknown", "broker": "unknown"}
     if checks["database"] == FINE:
         checks["migrations"], checks["broker"] = _migrations(), _broker()
+    told = checks | {"jobs": _jobs() if checks["migrations"] == FINE else "unknown"}
     failed = [f"{name}: {found}" for name, found in checks.items() if found != FINE]
     if failed:
-        raise Unavailable("; ".join(failed), checks=checks)
-    return reply({"status": "ready", "checks": checks})
+        raise Unavailable("; ".join(failed), checks=told)
+    return reply({"status": "ready", "checks": told})
+
+
+@router.get("/health/jobs", **contract("are_jobs_on_time", answers=schemas.JobsTold, access=None))
+def are_jobs_on_time(request: HttpRequest) -> HttpResponse:
+    """Our periodic jobs are heard of: sweeps, feed, retention, and who judges and tells alerts.
+
+    503 with the names of those that were silent for three periods. Let something outside ask here
+    every minute: while nothing judges alerts, nothing else could tell you.
+    """
+    jobs = reads.heartbeats()
+    silent = [job.name for job in jobs if job.silent]
+    if silent:
+        checks = dict.fromkeys(silent, "silent")
+        raise Unavailable(f"silent: {', '.join(silent)}", checks=checks)
+    return reply({"status": "on-time", "jobs": [_job_members(job) for job in jobs]})
+
+
+def _job_members(job: reads.HeartbeatView) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "every_seconds": job.every_seconds,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "late_seconds": job.late_seconds,
+        "behind": job.behind,
+    }
+
+
+def _jobs() -> str:
+    silent = [job.name for job in reads.heartbeats() if job.silent]
+    return f"silent: {', '.join(silent)}" if silent else FINE
 
 
 def _database() -> str:

@@ -30,6 +30,8 @@ TAGS: list[Members] = [
     {"name": "feed", "description": "Every change of every run in one order."},
     {"name": "rates", "description": "How often writes conflict and are retried."},
     {"name": "alerts", "description": "Rules, how each stands, and who is at it."},
+    {"name": "alert targets", "description": "Where alerts are told."},
+    {"name": "deliveries", "description": "What was told where, and how it ended."},
     {"name": "look-ups", "description": "Rows by key, and what became of a request."},
     {"name": "health", "description": "The database's clock; whether this process can work."},
 ]
@@ -40,8 +42,8 @@ TAGS: list[Members] = [
 PARAMETERS = {
     "key": "the run's key",
     "unit": "the unit of work; a run's is run:<key>",
-    "name": "of the budget, the worker or the consumer that the address is about",
-    "id": "of the reservation, as it was given when it was made",
+    "name": "of the budget, worker, consumer or alert target that the address is about",
+    "id": "of the reservation or the delivery, as it was given when it was made",
     "rule": "of the alert; GET /alerts lists them",
     "target": "the place that alerts are told to, by its name",
     "status": "any of these, when it is there several times",
@@ -77,6 +79,7 @@ PARAMETERS = {
     "operation": "writes of this kind, as append",
     "worker": "writes by this worker",
     "outcome": "ok, failed, or the code of a refusal",
+    "target": "of alerts, by its name",
 }  # fmt: skip
 
 REQUEST_ID: Members = {

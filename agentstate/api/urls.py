@@ -20,6 +20,7 @@ from agentstate.api import (
     pages,
     rates,
     runs,
+    targets,
     workers,
 )
 from agentstate.api.contract import make_api
@@ -35,6 +36,8 @@ api.add_router("/batch", batches.router)
 api.add_router("/feed", feed.router)
 api.add_router("/rates", rates.router)
 api.add_router("/alerts", alerts.router)
+api.add_router("/alert-targets", targets.router)
+api.add_router("/deliveries", targets.log)
 api.add_router("", lookups.router)
 api.add_router("", health.router)
 
@@ -54,6 +57,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
             path("api/v1/docs", pages.docs, {"api": api}),
             path("health/live", require_GET(health.is_live)),
             path("health/ready", require_GET(health.is_ready)),
+            path("health/jobs", require_GET(health.are_jobs_on_time)),
             path("metrics", metrics.show),
             path("problems/", pages.problem_index),
             path("problems/<str:code>", pages.problem_page),

@@ -769,7 +769,8 @@ SELECT name, coalesce(h.every_seconds, j.every_seconds), h.started_at, h.ended_a
     coalesce(h.started_at > h.ended_at OR h.ended_at IS NULL, false) AND h.started_at IS NOT NULL,
     j.every_seconds IS NOT NULL
         AND coalesce(agentstate_now() - greatest(h.started_at, h.ended_at, since.at) >
-            make_interval(secs => 3 * coalesce(h.every_seconds, j.every_seconds) + 5), true)
+            make_interval(secs => 3 * coalesce(h.every_seconds, j.every_seconds) + 5), true),
+    extract(epoch FROM agentstate_now() - greatest(h.started_at, h.ended_at))::float8
 FROM json_to_recordset(%(jobs)s) AS j (name text, every_seconds integer)
 FULL JOIN agentstate_heartbeat h USING (name)
 LEFT JOIN (SELECT max(applied) AS at FROM django_migrations WHERE app = 'agentstate') AS since
@@ -786,6 +787,7 @@ class HeartbeatView:
     second, what it did since the heartbeat before. behind: what it knows to be left (None: it
     cannot say). failed: why the last pass failed, in short. running: begun and not ended.
     silent: nothing heard for three periods and 5 s, of a job that there should be.
+    quiet_seconds: since it was last heard of; None: it never ran.
     """
 
     name: str
@@ -800,6 +802,13 @@ class HeartbeatView:
     host: str
     running: bool
     silent: bool
+    quiet_seconds: float | None
+
+    @property
+    def late_seconds(self) -> float:
+        """How long ago it should have been heard of again; 0 for one that is on time, and for one
+        that never ran."""
+        return max(0.0, (self.quiet_seconds or 0.0) - self.every_seconds)
 
 
 def heartbeats() -> tuple[HeartbeatView, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.urls import reverse
 
-from agentstate.store import alerts
+from agentstate.store import alerts, targets
 from agentstate.store.alerting import Rule, Standing, State, told
 from agentstate.store.alerts import Change
 
@@ -25,6 +25,9 @@ PLACES = {
     "overdue-runs": ("runs", {"q": "overdue:yes"}),
     "silent-jobs": ("system", {}),
     "key-expires": ("audit", {"text": "key."}),
+    "no-conflict-data": ("contention", {}),
+    "evaluator-silent": ("system", {}),
+    "failing-targets": ("targets", {}),
 }
 NAMES = {
     "contention": "Contention",
@@ -33,9 +36,10 @@ NAMES = {
     "runs": "Overdue runs",
     "system": "System",
     "audit": "Audit of keys",
+    "targets": "Targets",
 }
 # Facts that are lists of names, with what they name.
-NAMED = ("units", "budgets", "runs", "jobs", "name")
+NAMED = ("units", "budgets", "runs", "jobs", "name", "targets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,11 @@ class Line:
     @property
     def state(self) -> str:
         return str(self.standing.state if self.standing else State.NO_DATA)
+
+    @property
+    def snoozed(self) -> bool:
+        """The evaluation takes it back when its time is over, so what is there stands."""
+        return bool(self.standing and self.standing.snoozed_until)
 
     @property
     def bounds(self) -> str:
@@ -87,7 +96,9 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """firing: warn and alert. silent: nobody judges any more, so all of it is old."""
+    """firing: warn and alert. silent: nobody judges any more, so all of it is old. targets: how
+    many there are to be told, and how many of them are on.
+    """
 
     now: datetime
     firing: list[Line]
@@ -95,15 +106,22 @@ class Board:
     checked_at: datetime | None
     silent: bool
     changes: list[Past]
+    targets: int
+    targets_on: int
 
     @property
     def unseen(self) -> int:
         """How many fire that nobody has acknowledged."""
-        return sum(1 for line in self.firing if line.standing and not line.standing.acknowledged_at)
+        return sum(
+            1
+            for line in self.firing
+            if line.standing and not line.standing.acknowledged_at and not line.snoozed
+        )
 
 
 def read() -> Board:
     found = alerts.read()
+    told = targets.read()
     lines = [read_line(rule, standing) for rule, standing in found.standings]
     titles = {rule.name: rule.title for rule, _ in found.standings}
     return Board(
@@ -116,6 +134,8 @@ def read() -> Board:
             Past(change=change, title=titles.get(change.rule, change.rule))
             for change in alerts.changes(limit=CHANGES)
         ],
+        targets=len(told),
+        targets_on=sum(target.enabled for target in told),
     )
 
 

@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
-from agentstate.store.commands import AcknowledgeAlert
+from agentstate.store.commands import AcknowledgeAlert, SnoozeAlert
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
@@ -17,6 +17,8 @@ from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import alerts as queries
 from dashboard.queries.alerts import Line
 from dashboard.queries.clock import database_now
+
+LOST = "The form has lost what you saw. Send it again."
 
 
 @require_safe
@@ -41,7 +43,7 @@ def acknowledge(request: ConsoleRequest, rule: str) -> HttpResponseBase:
     reason, error = read_reason(request)
     version = whole(request.POST.get("seen_version"))
     if error or version is None:
-        error = error or "The form has lost what you saw. Send it again."
+        error = error or LOST
         return ask(request, line, done=Done(error=error))
     done = carry_out(request, lambda: AcknowledgeAlert(rule=rule, version=version, reason=reason))
     if done.result is None:
@@ -51,7 +53,54 @@ def acknowledge(request: ConsoleRequest, rule: str) -> HttpResponseBase:
     return redirect("alerts")
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
+def snooze(request: ConsoleRequest, rule: str) -> HttpResponseBase:
+    """Ask for how long and why; then keep it, if the alert still stands as it was seen."""
+    line = queries.find(rule)
+    if line is None:
+        raise Http404
+    if request.method != "POST":
+        return ask_snooze(request, line)
+    reason, error = read_reason(request)
+    version = whole(request.POST.get("seen_version"))
+    wake = request.POST.get("wake") == "yes"
+    minutes = whole(request.POST.get("minutes", "").strip())
+    if not error and version is None:
+        error = LOST
+    if not error and not wake and not minutes:
+        error = "Minutes are a whole number from 1 on."
+    if error or version is None:
+        return ask_snooze(request, line, done=Done(error=error))
+    seconds = None if wake or minutes is None else minutes * 60
+    done = carry_out(
+        request, lambda: SnoozeAlert(rule=rule, version=version, seconds=seconds, reason=reason)
+    )
+    if done.result is None:
+        return ask_snooze(request, queries.find(rule) or line, done=done)
+    until = done.result.until
+    told = f"nobody is told before {until:%Y-%m-%d %H:%M} UTC" if until else "it tells again"
+    messages.success(request, f"{line.rule.title}: {told}.", extra_tags="check-circle")
+    return redirect("alerts")
+
+
+def ask_snooze(
+    request: ConsoleRequest, line: Line, *, done: Done[Any] | None = None
+) -> HttpResponseBase:
+    context = asked(request, line, done) | {
+        "minutes": request.POST.get("minutes", "60"),
+        "verdict": _actions(request)["snooze"],
+    }
+    return render(request, "alerts/snooze.html", context, status=done.status if done else 200)
+
+
 def ask(request: ConsoleRequest, line: Line, *, done: Done[Any] | None = None) -> HttpResponseBase:
+    context = asked(request, line, done)
+    return render(request, "alerts/acknowledge.html", context, status=done.status if done else 200)
+
+
+def asked(request: ConsoleRequest, line: Line, done: Done[Any] | None) -> dict[str, Any]:
+    """What both forms show: the alert as it stands, and what the operator saw of it."""
     context = form_context(request, done) | {
         "now": database_now(),
         "line": line,
@@ -60,7 +109,7 @@ def ask(request: ConsoleRequest, line: Line, *, done: Done[Any] | None = None) -
     }
     if done and done.error:  # only its own field is mended: what was seen stays what was seen
         context["seen_version"] = request.POST.get("seen_version", "")
-    return render(request, "alerts/acknowledge.html", context, status=done.status if done else 200)
+    return context
 
 
 def _actions(request: ConsoleRequest) -> dict[str, Any]:

@@ -72,3 +72,30 @@ def test_what_cannot_be_acknowledged_is_refused(firing, with_scopes):
     assert acknowledge(firing, "a b").refused == (422, "invalid")
     assert acknowledge(with_scopes("read", "write")).refused == (403, "not-allowed")
     assert firing.post("/alerts/overdue-runs/acknowledge", {"version": 1}).status == 422
+
+
+def snooze(api, rule="overdue-runs", *, version=1, seconds=600, reason="known", **headers):
+    sent = {"version": version, "seconds": seconds, "reason": reason}
+    return api.post(f"/alerts/{rule}/snooze", sent, **headers)
+
+
+def test_a_snoozed_alert_says_so_and_what_it_is_all_the_same(firing, clock):
+    done = snooze(firing, Idempotency_Key="k")
+    assert (done.status, done["state"], done["by"]) == (200, "alert", "key:fleet")
+    assert snooze(firing, Idempotency_Key="k").json == done.json
+    (item,) = (i for i in firing.get("/alerts")["items"] if i["rule"] == "overdue-runs")
+    assert (item["state"], item["judged"], item["snoozed_until"], item["snoozed_why"]) == (
+        "snoozed", "alert", done["until"], "known")  # fmt: skip
+    woken = snooze(firing, seconds=None)
+    assert "until" not in woken.json
+    assert firing.get("/alerts")["items"][0]["state"] == "alert"
+
+
+def test_what_cannot_be_snoozed_is_refused(firing, with_scopes):
+    assert snooze(firing, version=9).refused == (412, "version-conflict")
+    assert snooze(firing, "none").refused == (404, "not-found")
+    for seconds in (0, 59, 2_592_001, 60.5, "60", True):
+        assert snooze(firing, seconds=seconds).refused == (422, "invalid")
+    assert snooze(firing, reason="").refused == (422, "invalid")
+    assert firing.post("/alerts/overdue-runs/snooze", {"version": 1, "reason": "x"}).status == 422
+    assert snooze(with_scopes("read", "write")).refused == (403, "not-allowed")

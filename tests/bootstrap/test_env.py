@@ -141,3 +141,19 @@ def test_a_broker_is_one_of_those_that_are_tested(given):
         with pytest.raises(env.BadSetting, match=r"not shown.*amqp://") as refused:
             env.broker("AGENTSTATE_X", default="")
         assert "secret" not in str(refused.value)
+
+
+def test_networks_and_an_origin_are_read_and_bad_ones_named(given):
+    assert env.networks("AGENTSTATE_X") == ()
+    assert env.origin("AGENTSTATE_X") == ""
+    given("10.0.0.0/8, 127.0.0.1,fd00::/8")
+    assert [str(network) for network in env.networks("AGENTSTATE_X")] == [
+        "10.0.0.0/8", "127.0.0.1/32", "fd00::/8"]  # fmt: skip
+    for bad in ("10.0.0.1/8", "localhost", "10.0.0.0/33", "*"):
+        given(f"::1,{bad}")
+        assert bad in refusal_of(lambda: env.networks("AGENTSTATE_X"))
+    given("https://console.example.org")
+    assert env.origin("AGENTSTATE_X") == "https://console.example.org"
+    for bad in ("console.example.org", "https://a.org,https://b.org", "https://a.org/x"):
+        given(bad)
+        assert "AGENTSTATE_X" in refusal_of(lambda: env.origin("AGENTSTATE_X"))

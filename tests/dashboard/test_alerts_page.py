@@ -46,7 +46,7 @@ def test_when_nothing_fires_it_says_when_it_was_checked(still_clock, viewer):
     alerts.evaluate_all()
     still_clock.advance(seconds=4)
     page = show(viewer)
-    assert "Nothing fires. 10 rules, checked 4s ago." in page.text
+    assert f"Nothing fires. {len(RULES)} rules, checked 4s ago." in page.text
     assert "No write was counted in these 5 min" in page.text
     assert "No alert has changed its state yet" in page.text
 
@@ -140,3 +140,60 @@ def test_bounds_are_said_in_words():
     assert words["budget-nearly-used"] == "warns from 80 %, alerts from 95 %"
     assert words["overdue-runs"] == "alerts from 1"
     assert words["key-expires"] == "warns at 7 days, alerts at 24 h or less"
+
+
+# --- snooze --------------------------------------------------------------------------------------
+
+
+def snooze(client, rule="overdue-runs", **fields):
+    asked = Page(client.get(f"/alerts/{rule}/snooze"))
+    form = {name: asked.field(name) for name in ("form_key", "seen_version")}
+    told = {"reason": "known", "minutes": "30"}
+    return client.post(f"/alerts/{rule}/snooze", form | told | fields)
+
+
+def test_a_snoozed_alert_says_until_when_by_whom_and_why_and_leaves_the_badge(firing, operator):
+    assert badge(show(operator))
+    assert snooze(operator).url == "/alerts"
+    page = show(operator)
+    assert "Snoozed alert" in page.text
+    assert "Snoozed by ana until" in page.text
+    assert "“known”" in page.text
+    assert not badge(page)
+    assert snooze(operator, wake="yes", minutes="").url == "/alerts"
+    assert "Snoozed" not in show(operator).text
+    assert badge(show(operator))
+
+
+def test_a_rule_that_does_not_fire_can_be_snoozed_too(firing, operator):
+    assert show(operator).link("/alerts/fenced/snooze")
+    assert snooze(operator, "fenced").url == "/alerts"
+    assert "Snoozed until" in show(operator).text
+
+
+def test_a_snooze_needs_minutes_a_reason_and_what_was_seen(firing, operator):
+    for wrong in (
+        {"minutes": ""}, {"minutes": "0"}, {"minutes": "-1"}, {"minutes": "1.5"},
+        {"minutes": "43201"}, {"reason": " "}, {"seen_version": ""}, {"seen_version": "x"},
+    ):  # fmt: skip
+        assert snooze(operator, **wrong).status_code == 422, wrong
+    assert snooze(operator, seen_version="9").status_code == 409
+
+
+def test_a_viewer_may_not_snooze(firing, viewer):
+    page = Page(viewer.get("/alerts/overdue-runs/snooze"))
+    assert "You cannot snooze it: it needs the role operator." in page.text
+    assert "/snooze" not in show(viewer).html
+    forged = {"seen_version": "1", "reason": "x", "minutes": "5", "form_key": "a" * 32}
+    assert viewer.post("/alerts/overdue-runs/snooze", forged).status_code == 403
+    assert viewer.get("/alerts/none/snooze").status_code == 404
+
+
+def test_while_nobody_judges_that_is_an_alert_and_counts(firing, still_clock, operator):
+    acknowledge(operator)
+    assert not badge(show(operator))
+    still_clock.advance(minutes=10)
+    page = show(operator)
+    assert badge(page)
+    assert "Nobody judged the alerts" in page.text
+    assert "Nobody has judged the alerts for 600 s." in page.text

@@ -6,7 +6,7 @@ import pytest
 from django.db import connection, transaction
 
 from agentstate import store as the_store
-from agentstate.store import alerts, recount, upkeep
+from agentstate.store import alerts, feed, minutes, recount, upkeep
 from agentstate.store.alerting import RULES
 from agentstate.store.callers import SYSTEM
 from agentstate.store.commands import AcknowledgeAlert, AlertAcknowledged, NewBudget
@@ -187,8 +187,9 @@ def test_two_evaluators_have_the_effect_of_one(store, clock):
     outcomes = at_once(6, lambda n: alerts.evaluate_all())
 
     assert [o for o in outcomes if isinstance(o, Exception)] == []
-    assert sum(len(found) for found in outcomes if found) == 1
-    assert changes() == [("overdue-runs", "ok", "alert")]
+    found = [c.rule for changed in outcomes for c in changed or ()]
+    assert found.count("overdue-runs") == 1
+    assert changes().count(("overdue-runs", "ok", "alert")) == 1
     assert rows("SELECT count(*), count(DISTINCT checked_at) FROM agentstate_alert") == [
         (len(RULES), 1)
     ]
@@ -288,3 +289,101 @@ def test_the_history_goes_after_ninety_days(overdue, clock):
     clock.advance(days=91)
     assert retention.purge("changes of alerts") == 1
     assert alerts.changes() == []
+
+
+# --- watching the watchers -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def uncounted(monkeypatch):
+    """Nothing writes by itself what this process has counted."""
+    monkeypatch.setattr(minutes.Tally, "due", False)
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_writes_that_nobody_counts_are_told_of_and_a_quiet_fleet_is_not(store, clock):
+    """The process that counts is broken: runs go on, and every figure of theirs is blind."""
+
+    def write_for(minutes):
+        for _ in range(minutes):
+            clock.advance(minutes=1)
+            store.append("42")
+            feed.move()
+            TALLY.forget()
+        return alerts.evaluate_all()
+
+    store.create("42")
+    feed.move()
+    TALLY.write()
+    write_for(1)
+    assert str(stands("no-conflict-data").state) == "ok"
+    write_for(2)
+    assert (str(stands("no-conflict-data").state), stands("no-conflict-data").message) == (
+        "warn", "runs were written to for 120 s, and no write was counted in that time",
+    )  # fmt: skip
+    write_for(2)
+    assert str(stands("no-conflict-data").state) == "alert"
+    clock.advance(minutes=6)
+    look()
+    assert stands("no-conflict-data").message == "no run was written to in these 5 min"
+    clock.advance(minutes=1)
+    store.append("42")
+    feed.move()
+    assert state_of("no-conflict-data")[0] != "warn"
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_our_own_sweeps_do_not_pass_for_writes_that_were_counted(store, clock):
+    store.create("42")
+    for _ in range(5):
+        clock.advance(minutes=1)
+        store.append("42")
+        feed.move()
+        TALLY.forget()
+        store.sweep()
+        TALLY.write()
+    assert state_of("no-conflict-data")[0] == "alert"
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_the_first_change_of_the_window_is_found_in_a_long_feed(store, clock):
+    store.create("42")
+    for _ in range(40):
+        clock.advance(seconds=20)
+        store.append("42")
+        feed.move()
+        TALLY.forget()
+    alerts.evaluate_all()
+    assert stands("no-conflict-data").value == 300
+
+
+def test_an_hour_in_which_nobody_judged_is_told_of_afterwards(clock):
+    assert state_of("evaluator-silent") == ("ok", "this is the first time")
+    clock.advance(seconds=15)
+    assert state_of("evaluator-silent") == ("ok", "they are judged every 15 s")
+    clock.advance(hours=1)
+    state, message = state_of("evaluator-silent")
+    assert (state, message) == (
+        "alert", f"nobody judged the alerts for 3600 s, until {clock.now:%Y-%m-%d %H:%M:%S} UTC:"
+        " what was then is unknown")  # fmt: skip
+    for _ in range(21):
+        clock.advance(seconds=15)
+        look()
+    assert str(stands("evaluator-silent").state) == "ok"
+
+
+def test_while_nobody_judges_whoever_looks_finds_it_out(clock):
+    look()
+    clock.advance(seconds=46)
+    found = stands("evaluator-silent")
+    assert (str(found.state), found.derived, found.value) == ("alert", True, 46)
+    assert found.message == "nobody has judged the alerts for 46 s"
+    assert alerts.count_firing() == 1
+    assert rows("SELECT state FROM agentstate_alert WHERE rule = 'evaluator-silent'") == [("ok",)]
+
+
+def test_a_rule_that_came_with_a_release_is_no_silence(clock):
+    look()
+    rows("DELETE FROM agentstate_alert WHERE rule = 'failing-targets'")
+    assert not alerts.read().silent
+    assert stands("failing-targets") is None

@@ -1,0 +1,74 @@
+"""Where alerts are told, as the pages show it: targets in words, and lines of the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from agentstate.store import deliveries, targets
+from agentstate.store.alerting import RULES
+from agentstate.store.deliveries import Delivery
+from agentstate.store.targets import Target
+from dashboard.queries.clock import database_now
+
+LOG_ROWS = 50
+WHAT = {
+    "firing": "began, or got worse",
+    "eased": "eased",
+    "again": "still stands",
+    "over": "over",
+    "test": "test",
+}
+LEAST = {"warn": "warnings and alerts", "alert": "alerts only"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A delivery on the page; title: of its rule, or the name of one of another release."""
+
+    delivery: Delivery
+    title: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """older: the id to read on from, if there are more."""
+
+    lines: list[Line]
+    older: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    now: datetime
+    targets: list[Target]
+    log: Log
+
+
+def read(*, before: str | None = None) -> Board:
+    return Board(now=database_now(), targets=targets.read(), log=read_log(before=before))
+
+
+def read_log(*, target: str | None = None, before: str | None = None) -> Log:
+    found = deliveries.read(target=target, before=before, limit=LOG_ROWS + 1)
+    shown = found[:LOG_ROWS]
+    older = shown[-1].id if len(found) > LOG_ROWS else None
+    return Log(lines=[read_line(delivery) for delivery in shown], older=older)
+
+
+def read_line(delivery: Delivery) -> Line:
+    rule = RULES.get(delivery.rule)
+    return Line(
+        delivery=delivery,
+        title=rule.title if rule else delivery.rule or "Test",
+        what=WHAT.get(delivery.what, delivery.what),
+    )
+
+
+def wants(target: Target) -> str:
+    """`warnings and alerts of all rules`, `alerts only, of Fenced writes, Overdue runs`."""
+    if not target.rules:
+        return f"{LEAST[target.least]} of all rules"
+    titles = [RULES[name].title if name in RULES else name for name in target.rules]
+    return f"{LEAST[target.least]}, of {', '.join(titles)}"
