@@ -1,0 +1,74 @@
+"""What the command line prints of other people's texts."""
+
+from __future__ import annotations
+
+import io
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentstate_client.cli.showing import HIDDEN, Screen, json_line, shown
+
+HOSTILE = "\x1b[2J\u202edesrever\u2066\x9b31m\x07\r\n"
+
+
+@given(st.text())
+def test_nothing_that_is_shown_is_hidden(text: str) -> None:
+    assert not {unicodedata.category(char) for char in shown(text)} & HIDDEN
+
+
+@settings(max_examples=50)
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(),
+        lambda of: st.lists(of) | st.dictionaries(st.text(), of),
+        max_leaves=10,
+    )
+)
+def test_a_line_of_json_says_what_the_text_says(value: object) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    line = json_line(text)
+    assert json.loads(line) == value
+    assert not {unicodedata.category(char) for char in line} & HIDDEN
+
+
+def test_numbers_keep_their_digits() -> None:
+    assert json_line('{"a": 1.10e5,\n"b": 12345678901234567890}') == (
+        '{"a": 1.10e5, "b": 12345678901234567890}'
+    )
+
+
+def test_escapes_are_shown_as_such() -> None:
+    assert shown(HOSTILE) == "\\x1b[2J\\u202edesrever\\u2066\\x9b31m\\x07\\r\\n"
+    assert shown("日本 ok") == "日本 ok"
+    assert shown("abcdef", most=4) == "abc…"
+
+
+def test_a_plain_table_is_aligned_and_ends_without_blanks() -> None:
+    out = io.StringIO()
+    Screen(json=False, stream=out).table(
+        ["name", "#n", "note"], [["日本", 5, HOSTILE], ["a", 1_000, None]]
+    )
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "name     n  note"
+    assert lines[1].startswith("日本     5  \\x1b[2J")
+    assert lines[2] == "a     1000"
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colours_where_none_are_wanted(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[31m" in Screen(json=False, stream=Terminal()).styled("failed")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Screen(json=False, stream=Terminal()).styled("failed") == "failed"
