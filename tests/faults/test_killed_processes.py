@@ -11,7 +11,7 @@ from tests.bootstrap.conftest import eventually
 from tests.bootstrap.sites import Site, begin, end, run, wait_for_start
 
 WRITERS = 3
-ROUNDS = 4
+DATABASE_KILLS, WEB_KILLED_EVERY = 20, 5
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ class Writer:
 
 
 @pytest.mark.long
-def test_what_was_acknowledged_is_there_after_any_kill(site):
+def test_what_was_acknowledged_is_there_after_the_database_was_killed_twenty_times(site):
     key = run(site.home, "key", "--name", "w", "--scope", "write", "--scope", "read",
               "--scope", "payloads").stdout.strip()  # fmt: skip
     stop = threading.Event()
@@ -58,8 +58,11 @@ def test_what_was_acknowledged_is_there_after_any_kill(site):
     for thread in threads:
         thread.start()
     try:
-        for _ in range(ROUNDS):
-            for kill in (site.kill_database, lambda: site.kill("web")):
+        for number in range(1, DATABASE_KILLS + 1):
+            kills = [site.kill_database]
+            if number % WEB_KILLED_EVERY == 0:
+                kills.append(lambda: site.kill("web"))
+            for kill in kills:
                 before = [len(writer.acknowledged) for writer in writers]
                 eventually(lambda before=before: more(writers, before))
                 kill()
