@@ -24,6 +24,7 @@ CHECKS: dict[str, list[str]] = {
     "types": ["-m", "mypy", "."],
     "types of the client": ["-m", "mypy", "--config-file=client/pyproject.toml", "client"],
     "sync client as made": ["client/make_sync.py", "--check"],
+    "client reference as made": ["client/write_reference.py", "--check"],
     "import layers": ["-c", "from importlinter.cli import lint_imports_command as c; c()"],
     "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
     "templates": ["-m", "djlint", "--lint", "--quiet", "templates"],

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from agentstate_client import Client
+from agentstate_client import AsyncClient, Client
 from agentstate_client.testing.finding import find_checkout
 from agentstate_client.testing.ways import Way, run_server
 
@@ -72,6 +72,10 @@ class Server:
         return self._clients.enter_context(
             Client(self.url, options.pop("key", self.key), worker=worker, **options)
         )
+
+    def async_client(self, worker: str = "test", **options: Any) -> AsyncClient:
+        """An async client of it, which the test closes: `async with server.async_client() as …`."""
+        return AsyncClient(self.url, options.pop("key", self.key), worker=worker, **options)
 
     def make_key(self, scopes: Sequence[str] = SCOPES) -> str:
         """Another API key, with just these scopes."""
