@@ -94,11 +94,11 @@ def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def begin(home: Path, *arguments: str) -> Site:
+def begin(home: Path, *arguments: str, **more: str) -> Site:
     output = home.parent / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command(*arguments), cwd="/", env=environment(home), stdin=subprocess.DEVNULL,
+            command(*arguments), cwd="/", env=environment(home, **more), stdin=subprocess.DEVNULL,
             stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
     return Site(process=process, home=home, output=output)
@@ -113,5 +113,9 @@ def end(site: Site) -> None:
 
 def wait_for_start(site: Site) -> None:
     """Until it says that Ctrl-C stops it. Fails with its output when it ends instead."""
-    eventually(lambda: "Ctrl-C stops" in site.said() or site.process.poll() is not None)
+    # The first start makes a database; on a busy machine that takes a while.
+    eventually(
+        lambda: "Ctrl-C stops" in site.said() or site.process.poll() is not None,
+        within_seconds=180,
+    )
     assert site.process.poll() is None, site.said()
