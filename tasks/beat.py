@@ -50,5 +50,6 @@ class SteadyScheduler(PersistentScheduler):
     def _forget_the_future(self) -> None:
         for entry in self.schedule.values():
             now = maybe_make_aware(entry.default_now())
-            entry.last_run_at = min(maybe_make_aware(entry.last_run_at), now)
+            if entry.last_run_at is not None:
+                entry.last_run_at = min(maybe_make_aware(entry.last_run_at), now)
         self._heap = None

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from tasks.app import app
+from tasks.simulate.scenario import names
 
 # Well below the broker's visibility timeout (600 s): a longer task would be given out twice.
 SECONDS_MAX = 300
@@ -36,12 +37,16 @@ def work_shift(
     crash_rate: float = 2,
     freeze_rate: float = 1,
     race_rate: float = 2,
+    scenario: str = "calm",
     **_newer: object,
 ) -> None:
-    """Simulated workers at `url` for `seconds`; rates of faults are per minute. The API key is the
-    worker's own AGENTSTATE_KEY and never in a message. Sent by hand or by a schedule of one's own.
+    """Simulated workers at `url` for `seconds`; rates of faults are per minute, others as the
+    scenario (one that comes with the project) says. The API key is the worker's own
+    AGENTSTATE_KEY and never in a message. Sent by hand or by a schedule of one's own.
     Twice is safe: there is one more worker, under another name. Late or never: one fewer.
     """
+    if scenario not in names():  # a message shall name no file
+        raise ValueError(f"scenario: one of {', '.join(names())}")
     seconds = min(seconds, SECONDS_MAX)
     options = {
         "url": url,
@@ -52,6 +57,7 @@ def work_shift(
         "crash-rate": crash_rate,
         "freeze-rate": freeze_rate,
         "race-rate": race_rate,
+        "scenario": scenario,
     }
     command = [sys.executable, "-m", "tasks.simulate"]
     for name, value in options.items():

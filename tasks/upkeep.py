@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 from agentstate.store import feed, partitions, retention
 from agentstate.store.callers import SWEEP
@@ -25,16 +26,16 @@ PURGE_ROWS = 1_000
 _MOVING = FrequentBeat("move feed")
 
 
-def periodic[**P](job: str) -> Callable[[Callable[P, None]], Callable[..., None]]:
+def periodic(job: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a task be started by the clock: with `when_due` it does nothing if the job (one of JOBS)
     began within half its period. So two beats, or a queue of old starts, have the effect of one.
     """
 
-    def wrap(task: Callable[P, None]) -> Callable[..., None]:
+    def wrap(task: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(task)
-        def start(*args: P.args, when_due: bool = False, **kwargs: P.kwargs) -> None:
+        def start(*, when_due: bool = False, **kwargs: Any) -> None:
             if not when_due or is_due(job):
-                task(*args, **kwargs)
+                task(**kwargs)
 
         return start
 

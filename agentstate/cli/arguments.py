@@ -99,9 +99,12 @@ def add_demo(commands: Commands) -> None:
     demo.add_argument("--seconds", type=whole(1, 86_400), metavar="N",
                       help="stop after N seconds, print a summary with all invariants derived "
                            "anew from the events, and exit non-zero if one is broken")  # fmt: skip
-    demo.add_argument("--workers", type=whole(1, 200), default=6, metavar="N",
-                      help="simulated workers (default 6)")  # fmt: skip
-    demo.add_argument("--speed", type=positive, default=1.0, metavar="X",
+    demo.add_argument("--scenario", type=scenario_name, metavar="NAME",
+                      help="what the day is like: day (the default), storm, calm, or a TOML "
+                           "file")  # fmt: skip
+    demo.add_argument("--workers", type=whole(1, 200), metavar="N",
+                      help="simulated workers (default: as the scenario says, 6)")  # fmt: skip
+    demo.add_argument("--speed", type=positive, metavar="X",
                       help="how fast they work; 2 is twice as fast (default 1)")  # fmt: skip
     demo.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
                       help="make the same decisions as another demo with this seed")  # fmt: skip
@@ -214,6 +217,18 @@ def whole(at_least: int, at_most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def scenario_name(text: str) -> str:
+    """A type for argparse: a name as it is, a file as an absolute path; both looked at now."""
+    from tasks.simulate import scenario
+
+    name = text if text in scenario.names() else str(Path(text).absolute())
+    try:
+        scenario.read(name)
+    except scenario.BadScenario as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+    return name
 
 
 def positive(text: str) -> float:

@@ -101,9 +101,9 @@ def guests() -> Iterator[tuple[str, str]]:
 
 def fleet_child(options: argparse.Namespace, url: str, key: str) -> Child:
     command = [sys.executable, "-m", "tasks.simulate", "--url", url]
-    command += ["--workers", str(options.workers), "--speed", str(options.speed)]
-    if options.seed is not None:
-        command += ["--seed", str(options.seed)]
+    for name in ("scenario", "workers", "speed", "seed"):
+        if (value := getattr(options, name)) is not None:
+            command += [f"--{name}", str(value)]
     return Child(
         name="fleet",
         command=command,

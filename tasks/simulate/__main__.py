@@ -6,14 +6,27 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import replace
+from typing import Any
 
 from tasks.drafts import RunDraft
 from tasks.samples import read_samples
+from tasks.simulate import scenario
+from tasks.simulate.plan import Fault
 from tasks.simulate.processes import Stop
+from tasks.simulate.scenario import Scenario
+from tasks.simulate.shift import Shift
 from tasks.simulate.supervisor import Fleet, Supervisor
-from tasks.simulate.worker import Shift
 
 KEY_VARIABLE = "AGENTSTATE_KEY"
+RATES = {
+    Fault.CRASH: "workers killed",
+    Fault.FREEZE: "workers stopped past their lease",
+    Fault.SLOW: "workers that renew late",
+    Fault.RACE: "two writers for one number",
+    Fault.STAMPEDE: "a dozen writers for one number",
+    Fault.SPREE: "workers that spend until a cap is met",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,25 +36,15 @@ def main(arguments: list[str] | None = None) -> int:
         warn(f"{KEY_VARIABLE} is not set: an API key with the scopes write, read, payloads")
         return 2
     try:
-        drafts = samples()
-    except FileNotFoundError as missing:
-        warn(str(missing))
+        drafts, plan = samples(), changed(scenario.read(asked.scenario), asked)
+    except (FileNotFoundError, scenario.BadScenario) as wrong:
+        warn(str(wrong))
         return 2
     stop = Stop()
     stop.listen()
-    fleet = Fleet(
-        shift=Shift(url=asked.url, key=key, speed=asked.speed, ttl_seconds=asked.ttl),
-        drafts=drafts,
-        workers=asked.workers,
-        backlog=asked.backlog,
-        seed=asked.seed,
-        crashes_per_minute=asked.crash_rate,
-        freezes_per_minute=asked.freeze_rate,
-        races_per_minute=asked.race_rate,
-        tight_every=asked.tight_every,
-        seconds=asked.seconds,
-    )
-    say(f"{asked.workers} workers, {len(drafts)} kinds of runs, seed {asked.seed}")
+    shift = Shift(url=asked.url, key=key, speed=plan.speed, ttl_seconds=plan.lease_ttl_seconds)
+    fleet = Fleet(shift=shift, drafts=drafts, scenario=plan, seconds=asked.seconds)
+    say(f"{plan.workers} workers, {len(drafts)} kinds of runs, seed {plan.seed}: {plan.about}")
     tally = Supervisor(fleet=fleet, stop=stop, say=(lambda _: None) if asked.quiet else say).run()
     say(str(tally))
     return 0
@@ -56,24 +59,40 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("--url", required=True, help="where the server is, such as http://127.0.0.1:8000")
-    add("--workers", type=_whole(1, 200), default=4, metavar="N", help="processes (4)")
-    add("--backlog", type=_whole(0, 1_000), default=4, metavar="N", help="waiting runs (4)")
-    add("--speed", type=_positive, default=1.0, metavar="X", help="2 is twice as fast (1)")
-    add("--seed", type=int, default=1, metavar="N", help="of the faults and the order of runs (1)")
-    add("--ttl", type=_whole(1, 3_600), default=6, metavar="SECONDS", help="of each lease (6)")
-    add("--seconds", type=_positive, metavar="N", help="end by itself after so long")
-    add("--crash-rate", type=_rate, default=8.0, metavar="R", help="workers killed a minute (8)")
-    add("--freeze-rate", type=_rate, default=4.0, metavar="R", help="workers frozen a minute (4)")
-    add("--race-rate", type=_rate, default=6.0, metavar="R", help="races for a number a minute (6)")
     add(
-        "--tight-every",
-        type=_whole(0, 10**6),
-        default=5,
-        metavar="N",
-        help="each Nth run has too small a budget, 0: none (5)",
+        "--scenario",
+        default=scenario.DEFAULT,
+        metavar="NAME",
+        help=f"one of {', '.join(scenario.names())}, or a TOML file ({scenario.DEFAULT}); the"
+        " options below go before what it says",
     )
+    add("--workers", type=_whole(1, 200), metavar="N", help="processes")
+    add("--backlog", type=_whole(0, 1_000), metavar="N", help="runs that wait, all day long")
+    add("--speed", type=_positive, metavar="X", help="2 is twice as fast")
+    add("--seed", type=int, metavar="N", help="of the faults and the order of runs")
+    add("--ttl", type=_whole(1, 3_600), metavar="SECONDS", help="of each lease")
+    add("--seconds", type=_positive, metavar="N", help="end by itself after so long")
+    for fault in Fault:
+        add(f"--{fault}-rate", type=_rate, metavar="R", help=f"{RATES[fault]} a minute")
+    add("--tight-every", type=_whole(0, 10**6), metavar="N", help="each Nth has too small a budget")
     add("--quiet", action="store_true", help="only the last line")
     return options
+
+
+def changed(plan: Scenario, asked: argparse.Namespace) -> Scenario:
+    """The scenario with what was asked for on the command line."""
+    rates = {fault: getattr(asked, f"{fault}_rate") for fault in Fault}
+    given: dict[str, Any] = {
+        "workers": asked.workers,
+        "speed": asked.speed,
+        "seed": asked.seed,
+        "lease_ttl_seconds": asked.ttl,
+        "backlog": asked.backlog,
+        "phases": None if asked.backlog is None else (),
+        "tight_every": asked.tight_every,
+        "faults": dict(plan.faults) | {f: rate for f, rate in rates.items() if rate is not None},
+    }
+    return replace(plan, **{name: value for name, value in given.items() if value is not None})
 
 
 def samples() -> dict[str, RunDraft]:

@@ -7,7 +7,7 @@ there are at least 7 in any minute, by design and not by luck. Pure.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -16,11 +16,16 @@ JITTER = 0.2  # of the distance between two faults, to either side
 
 
 class Fault(StrEnum):
-    """CRASH: killed in mid-step. FREEZE: stopped past its lease. RACE: two writers, one number."""
+    """CRASH: killed in mid-step. FREEZE: stopped past its lease. SLOW: stopped, but not past it.
+    RACE: two writers, one number. STAMPEDE: a dozen of them. SPREE: spends until a cap is met.
+    """
 
     CRASH = "crash"
     FREEZE = "freeze"
+    SLOW = "slow"
     RACE = "race"
+    STAMPEDE = "stampede"
+    SPREE = "spree"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -32,7 +37,7 @@ class Due:
     draw: float
 
 
-def faults(*, seed: int, per_minute: dict[Fault, float]) -> Iterator[Due]:
+def faults(*, seed: int, per_minute: Mapping[Fault, float]) -> Iterator[Due]:
     """All faults in their order, without an end; none of a kind whose rate is 0."""
     kinds = (_of_kind(fault, rate, seed) for fault, rate in per_minute.items() if rate > 0)
     return heapq.merge(*kinds)

@@ -45,6 +45,28 @@ class Stop:
         return self.is_set
 
 
+class Deeds:
+    """What a worker is told to do at its next step. The supervisor writes a line, it reads."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+
+    def add(self, what: str) -> None:
+        os.write(self._write, what.encode() + b"\n")
+
+    def take(self) -> set[str]:
+        """All that was added since."""
+        try:
+            return set(os.read(self._read, 4_096).decode().split())
+        except BlockingIOError:
+            return set()
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+
 class Reports:
     """What the processes of a fleet tell their supervisor: small JSON lines in one pipe."""
 

@@ -1,8 +1,9 @@
 """Keeps a fleet of worker processes going while it kills, freezes and races them by plan.
 
 A worker that is killed is started again, as another one. A frozen one is replaced at once and woken
-when somebody else has its run, so that its next write comes too late; then it is let go. The one
-that feeds runs keeps a few more of them open than there are workers.
+when somebody else has its run, so that its next write comes too late; then it is let go. A slow one
+is woken before its lease is over. The one that feeds runs keeps as many of them waiting as the
+scenario says.
 """
 
 from __future__ import annotations
@@ -17,29 +18,27 @@ from typing import Any
 from tasks.drafts import RunDraft
 from tasks.simulate.feeder import Feeder
 from tasks.simulate.plan import Due, Fault, faults
-from tasks.simulate.processes import Reports, Stop, end_all, fork, gone, send
-from tasks.simulate.worker import Shift, Worker
+from tasks.simulate.processes import Deeds, Reports, Stop, end_all, fork, gone, send
+from tasks.simulate.scenario import Scenario
+from tasks.simulate.shift import Shift
+from tasks.simulate.worker import Worker
 
 TICK_SECONDS, RESTART_SECONDS, END_SECONDS = 0.05, 0.5, 2.5
 # How long a frozen worker sleeps when nobody takes its run, in lease ttls.
 FREEZE_TTLS_MAX = 4
+# How much of its lease a slow one is stopped for: later than it should renew, and in time.
+SLOW_TTL_PART = 0.7
 # After the takeover: long enough for the successor to write, short enough to watch.
 WAKE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What to run. Rates are per minute over all workers; backlog: runs that wait besides."""
+    """What to run. seconds: for how long, None: until it is stopped."""
 
     shift: Shift
     drafts: Mapping[str, RunDraft]
-    workers: int = 4
-    backlog: int = 4
-    seed: int = 1
-    crashes_per_minute: float = 8
-    freezes_per_minute: float = 4
-    races_per_minute: float = 6
-    tight_every: int = 5
+    scenario: Scenario
     seconds: float | None = None
 
 
@@ -53,6 +52,10 @@ class Tally:
     cancelled: int = 0
     killed: int = 0
     frozen: int = 0
+    slowed: int = 0
+    stampedes: int = 0
+    sprees: int = 0
+    poisoned: int = 0
     taken_over: int = 0
     fenced: int = 0
     conflicts: int = 0
@@ -68,12 +71,14 @@ class Tally:
 class Member:
     """A worker process. run, token, step: what it is in the middle of, if anything.
 
-    replaced: it was frozen and another has its slot. wake_at, let_go_at: seconds after the start.
+    deeds: what it is told to do. replaced: it was frozen and another has its slot.
+    wake_at, let_go_at: seconds after the start.
     """
 
     pid: int
     slot: int
     name: str
+    deeds: Deeds
     run: str | None = None
     token: int | None = None
     step: int | None = None
@@ -93,14 +98,7 @@ class Supervisor:
         self._members: dict[int, Member] = {}
         self._restarts: list[tuple[float, int]] = []
         self._due: list[Due] = []
-        self._plan = faults(
-            seed=fleet.seed,
-            per_minute={
-                Fault.CRASH: fleet.crashes_per_minute,
-                Fault.FREEZE: fleet.freezes_per_minute,
-                Fault.RACE: fleet.races_per_minute,
-            },
-        )
+        self._plan = faults(seed=fleet.scenario.seed, per_minute=fleet.scenario.faults)
         self._next_due = next(self._plan, None)
         self._wish_read, self._wish_write = os.pipe()
         os.set_blocking(self._wish_read, False)
@@ -112,7 +110,7 @@ class Supervisor:
         self._started_at, born_of = time.monotonic(), os.getppid()
         self._feeder = fork(self._feed)
         try:
-            for slot in range(1, self.fleet.workers + 1):
+            for slot in range(1, self.fleet.scenario.workers + 1):
                 self._start(slot)
             while not (self.stop.is_set or self._is_over() or os.getppid() != born_of):
                 self._tick()
@@ -146,28 +144,32 @@ class Supervisor:
         Feeder(
             shift=fleet.shift,
             drafts=fleet.drafts,
-            seed=fleet.seed,
-            tight_every=fleet.tight_every,
+            scenario=fleet.scenario,
             wishes=self._wish_read,
             tell=self._reports.tell,
             stop=stop,
         ).feed()
 
     def _start(self, slot: int) -> None:
-        pid = fork(lambda: self._work(slot))
-        self._members[pid] = Member(pid=pid, slot=slot, name=f"sim-{slot}")
+        deeds = Deeds()
+        pid = fork(lambda: self._work(slot, deeds))
+        self._members[pid] = Member(pid=pid, slot=slot, name=self._machine(slot), deeds=deeds)
 
-    def _work(self, slot: int) -> None:
+    def _machine(self, slot: int) -> str:
+        return f"sim-{(slot - 1) // self.fleet.scenario.workers_per_machine + 1}"
+
+    def _work(self, slot: int, deeds: Deeds) -> None:
         stop = Stop()
         stop.listen()
         worker = Worker(
             shift=self.fleet.shift,
-            name=f"sim-{slot}",
+            name=self._machine(slot),
             drafts=self.fleet.drafts,
             tell=self._reports.tell,
             stop=stop,
+            is_old=slot <= self.fleet.scenario.old_workers,
+            deeds=deeds,
         )
-        signal.signal(signal.SIGUSR1, lambda *_: setattr(worker, "race_next", True))
         signal.signal(signal.SIGCONT, lambda *_: setattr(worker, "was_frozen", True))
         worker.work()
 
@@ -177,6 +179,7 @@ class Supervisor:
             if status is None:
                 continue
             del self._members[member.pid]
+            member.deeds.close()
             if not member.replaced:
                 self._restarts.append((self._now() + RESTART_SECONDS, member.slot))
                 if not member.killed:
@@ -186,10 +189,14 @@ class Supervisor:
 
     def _wish_for_runs(self) -> None:
         """Keep some more runs open than there are workers; when in doubt, one more."""
-        missing = self.fleet.workers + self.fleet.backlog - self._open_runs
+        missing = self._wanted_runs() - self._open_runs
         if missing > 0:
             self._open_runs += missing
             os.write(self._wish_write, b"." * missing)
+
+    def _wanted_runs(self) -> int:
+        scenario = self.fleet.scenario
+        return scenario.workers + scenario.backlog_at(self._now() * self.fleet.shift.speed)
 
     # --- faults --------------------------------------------------------------------------------
 
@@ -201,13 +208,18 @@ class Supervisor:
 
     def _hit(self, due: Due) -> bool:
         """Let a worker that is in the middle of a step have it; False when none is, for now."""
-        busy = [m for m in self._members.values() if m.step is not None and not m.replaced]
+        busy = [m for m in self._members.values() if m.step is not None and m.wake_at is None]
         if not busy:
             return False
         member = sorted(busy, key=lambda m: m.slot)[int(due.draw * len(busy))]
-        {Fault.CRASH: self._kill, Fault.FREEZE: self._freeze, Fault.RACE: self._race}[due.fault](
-            member
-        )
+        if due.fault is Fault.CRASH:
+            self._kill(member)
+        elif due.fault is Fault.FREEZE:
+            self._freeze(member)
+        elif due.fault is Fault.SLOW:
+            self._slow(member)
+        else:
+            member.deeds.add(due.fault)
         return True
 
     def _kill(self, member: Member) -> None:
@@ -224,13 +236,18 @@ class Supervisor:
         member.replaced, member.step = True, None
         self._start(member.slot)
 
-    def _race(self, member: Member) -> None:
-        send(member.pid, signal.SIGUSR1)
+    def _slow(self, member: Member) -> None:
+        send(member.pid, signal.SIGSTOP)
+        self.tally.slowed += 1
+        member.wake_at = self._now() + SLOW_TTL_PART * self.fleet.shift.ttl_seconds
 
     def _wake_sleepers(self) -> None:
         for member in self._members.values():
             if member.wake_at is not None and member.wake_at <= self._now():
                 member.wake_at = None
+                if not member.replaced:
+                    send(member.pid, signal.SIGCONT)
+                    continue
                 member.let_go_at = self._now() + FREEZE_TTLS_MAX * self.fleet.shift.ttl_seconds
                 send(member.pid, signal.SIGCONT)
                 self.say(f"{member.name} wakes up and goes on with {member.run}")
@@ -249,6 +266,8 @@ class Supervisor:
 
     def _on_created(self, _: Member | None, report: dict[str, Any]) -> None:
         self.tally.created += 1
+        if "parent" in report:  # nobody wished for it
+            self._open_runs += 1
 
     def _on_started(self, member: Member | None, report: dict[str, Any]) -> None:
         if member is not None:
@@ -257,7 +276,7 @@ class Supervisor:
     def _on_idle(self, member: Member | None, report: dict[str, Any]) -> None:
         """There was nothing to claim, whatever was counted: make another run."""
         self._clear(member)
-        self._open_runs = min(self._open_runs, self.fleet.workers + self.fleet.backlog - 1)
+        self._open_runs = min(self._open_runs, self._wanted_runs() - 1)
 
     def _on_claimed(self, member: Member | None, report: dict[str, Any]) -> None:
         if member is not None:
@@ -291,6 +310,20 @@ class Supervisor:
 
     def _on_conflict(self, member: Member | None, report: dict[str, Any]) -> None:
         self.tally.conflicts += 1
+
+    def _on_stampeded(self, member: Member | None, report: dict[str, Any]) -> None:
+        self.tally.stampedes += 1
+        self.say(f"{member.name if member else 'a worker'} and others stampede on {report['run']}")
+
+    def _on_spree(self, member: Member | None, report: dict[str, Any]) -> None:
+        self.tally.sprees += 1
+        self.say(f"{member.name if member else 'a worker'} spends freely in {report['run']}")
+
+    def _on_poisoned(self, member: Member | None, report: dict[str, Any]) -> None:
+        self.tally.poisoned += 1
+        self.say(f"{report['run']} killed {member.name if member else 'a worker'}")
+        if member is not None:
+            member.killed, member.step = True, None
 
     def _on_charge_refused(self, member: Member | None, report: dict[str, Any]) -> None:
         self.tally.charges_refused += 1

@@ -7,14 +7,14 @@ the worker before it came to. What it does is told to the supervisor.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-import uuid
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 from agentstate_client import (
     AgentStateError,
     BudgetExhausted,
@@ -31,23 +31,18 @@ from agentstate_client import (
 from agentstate_client.payloads import encode
 
 from tasks.drafts import RunDraft, Step
-from tasks.simulate.processes import Stop
+from tasks.simulate import plain
+from tasks.simulate.plan import Fault
+from tasks.simulate.processes import Deeds, Stop
+from tasks.simulate.shift import Shift
 
-TAG = "fleet"
+__all__ = ["Playing", "Shift", "Worker"]
+
 IDLE_SECONDS, TROUBLE_SECONDS, LOOK_SECONDS = 0.4, 1.0, 0.2
 STEP_SECONDS_MIN, STEP_SECONDS_MAX, TOKENS_PER_SECOND = 0.5, 3.0, 1_000
-LATE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """How to work. speed: 2 is twice as fast. ttl_seconds: of each lease."""
-
-    url: str
-    key: str = field(repr=False)
-    speed: float = 1.0
-    ttl_seconds: int = 6
-    tag: str = TAG
+ANNOUNCE_SECONDS, ANNOUNCE_WITHIN_SECONDS = 10.0, 3.0
+STAMPEDE_WRITERS, SPREE_PARTS, SPREE_CHARGES_MAX = 12, 3, 60
+VERSION, OLD_VERSION = "2.1.0", "0.9.4"
 
 
 class Stopped(Exception):
@@ -57,8 +52,9 @@ class Stopped(Exception):
 class Worker:
     """Works until `stop` is set.
 
-    race_next: its next write meets a second writer. was_frozen: this process was stopped and goes
-    on. Both are set by signals of the supervisor's.
+    host: the machine that it says it is on. is_old: it writes what nobody knows any more.
+    deeds: what it is told to do at its next step (RACE, STAMPEDE, SPREE). was_frozen: this process
+    was stopped and goes on; set by a signal.
     """
 
     def __init__(
@@ -69,16 +65,34 @@ class Worker:
         drafts: Mapping[str, RunDraft],
         tell: Callable[..., None],
         stop: Stop,
+        host: str | None = None,
+        is_old: bool = False,
+        deeds: Deeds | None = None,
     ) -> None:
         self.shift, self.name, self.drafts, self.tell, self.stop = shift, name, drafts, tell, stop
-        self.race_next = self.was_frozen = False
+        self.host, self.is_old, self.deeds = host or name, is_old, deeds or Deeds()
+        self.was_frozen = False
+        self._announce_at = 0.0
 
     def work(self) -> None:
         with Client(self.shift.url, self.shift.key, worker=self.name) as client:
             self.tell("started", worker=client.owner)
             while not self.stop.is_set:
+                self.announce(client)
                 for run in self._claim(client):
-                    self._take(run)
+                    self._take(client, run)
+
+    def announce(self, client: Client) -> None:
+        """Say which process this is, now and then. Not being heard harms nothing."""
+        if time.monotonic() < self._announce_at:
+            return
+        self._announce_at = time.monotonic() + ANNOUNCE_SECONDS
+        version = OLD_VERSION if self.is_old else VERSION
+        document = {"host": self.host, "version": version, "slots": 1}
+        try:
+            client.announce_within(ANNOUNCE_WITHIN_SECONDS, encode(document))
+        except AgentStateError as failure:
+            self._trouble(failure)
 
     def _claim(self, client: Client) -> list[Run]:
         try:
@@ -92,11 +106,11 @@ class Worker:
             self.stop.wait(IDLE_SECONDS)
         return runs
 
-    def _take(self, run: Run) -> None:
+    def _take(self, client: Client, run: Run) -> None:
         lease = run.lease
         assert lease is not None, "what is claimed has a lease"
         self.tell("claimed", run=run.key, token=lease.token, taken_from=lease.taken_from)
-        playing = Playing(self, run, token=lease.token)
+        playing = Playing(self, run, token=lease.token, between=lambda: self.announce(client))
         self.was_frozen = False
         try:
             playing.play()
@@ -127,8 +141,10 @@ class Worker:
 class Playing:
     """A claimed run on its way through the steps of its draft."""
 
-    def __init__(self, worker: Worker, run: Run, *, token: int) -> None:
-        self.worker, self.run, self.token = worker, run, token
+    def __init__(
+        self, worker: Worker, run: Run, *, token: int, between: Callable[[], None] = lambda: None
+    ) -> None:
+        self.worker, self.run, self.token, self.between = worker, run, token, between
         self.shift, self.tell = worker.shift, worker.tell
         self.unwritten: Step | None = None
 
@@ -140,9 +156,11 @@ class Playing:
         if draft is None:
             self.end("failed", RawJSON('{"reason":"no worker here knows the draft of this run"}'))
             return
+        poison = bool(seen.attrs.get("poison"))
         try:
             for at in range(seen.counters.get("steps_done", 0), len(draft.steps)):
-                self._do(draft, at)
+                self.between()
+                self._do(draft, at, poison=poison and at > 0)
         except BudgetExhausted as refused:
             self._stop_for_money(refused)
             return
@@ -158,32 +176,24 @@ class Playing:
         """
         if self.unwritten is None or self.worker.stop.is_set:
             return
-        try:
-            answer = httpx.post(
-                f"{self.shift.url.rstrip('/')}/api/v1/runs/{quote(self.run.key, safe='')}/events",
-                content=encode(_document(self.unwritten)),
-                headers={
-                    "Authorization": f"Bearer {self.shift.key}",
-                    "Content-Type": "application/json",
-                    "Agentstate-Fence": str(self.token),
-                    "Idempotency-Key": str(uuid.uuid4()),
-                },
-                timeout=LATE_SECONDS,
-                trust_env=False,
-            )
-            code = "accepted" if answer.is_success else str(answer.json().get("code"))
-        except (httpx.HTTPError, ValueError) as failure:
-            code = type(failure).__name__
+        path = f"runs/{quote(self.run.key, safe='')}/events"
+        code, _ = plain.send(self.shift, "POST", path, _document(self.unwritten), fence=self.token)
         self.tell("late", run=self.run.key, token=self.token, code=code)
 
-    def _do(self, draft: RunDraft, at: int) -> None:
+    def _do(self, draft: RunDraft, at: int, *, poison: bool) -> None:
         """Think for a while, then write the finished step. The pause is where faults hit."""
         step = self.unwritten = draft.steps[at]
         self.run.checkpoint({"step": at + 1, "of": len(draft.steps)})
         self.tell("step", run=self.run.key, token=self.token, step=at + 1)
         self._think(step_seconds(step) / self.shift.speed)
-        if self.worker.race_next:
-            self.worker.race_next = False
+        if poison:
+            self._die()
+        deeds = self.worker.deeds.take()
+        if Fault.STAMPEDE in deeds:
+            self._stampede(at)
+        if Fault.SPREE in deeds:
+            self._spree(draft)
+        if Fault.RACE in deeds:
             self._race(step, at)
         else:
             self._write(step)
@@ -198,9 +208,17 @@ class Playing:
             self.run.checkpoint()
             seconds -= LOOK_SECONDS
 
+    def _die(self) -> None:
+        """What is in this run ends every process that works on it, as a bad input may."""
+        self.tell("poisoned", run=self.run.key)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def _write(self, step: Step, *, expected_seq: int | None = None) -> None:
+        # A release of long ago: its type is in no document, and its data is no object.
+        old = [_event("x-progress.v0", '"1 more"', None)] if self.worker.is_old else []
         self.run.append(
             *(_event(event.type, event.data.text, event.id) for event in step.events),
+            *old,
             expected_seq=expected_seq,
             add={"steps_done": 1} | step.add,
             spend=Charge(step.spend.budget, step.spend.amount) if step.spend else (),
@@ -209,23 +227,45 @@ class Playing:
     def _race(self, step: Step, at: int) -> None:
         """Two writers want the same number; the one that is refused takes the next."""
         expected = self.run.read().last_seq
-        both_ready = threading.Barrier(2)
+        ready = threading.Barrier(2)
+        other = self._start_writer(at, expected, ready)
+        ready.wait()
+        try:
+            self._until_it_fits(lambda seq: self._write(step, expected_seq=seq), expected)
+        finally:
+            other.join()
+
+    def _stampede(self, at: int) -> None:
+        """A dozen writers want the same number at once, and each goes on until it has one."""
+        self.tell("stampeded", run=self.run.key)
+        expected, ready = self.run.read().last_seq, threading.Barrier(STAMPEDE_WRITERS)
+        writers = [self._start_writer(at, expected, ready) for _ in range(STAMPEDE_WRITERS)]
+        for writer in writers:
+            writer.join()
+
+    def _start_writer(self, at: int, expected: int, ready: threading.Barrier) -> threading.Thread:
         note = _event("note.written", f'{{"step":{at + 1},"text":"written beside the step"}}', None)
 
         def write_note() -> None:
-            both_ready.wait()
+            ready.wait()
             try:
                 self._until_it_fits(lambda seq: self.run.append(note, expected_seq=seq), expected)
             except AgentStateError as failure:
                 self.tell("trouble", run=self.run.key, detail=str(failure)[:300])
 
-        other = threading.Thread(target=write_note, daemon=True)
-        other.start()
-        both_ready.wait()
-        try:
-            self._until_it_fits(lambda seq: self._write(step, expected_seq=seq), expected)
-        finally:
-            other.join()
+        writer = threading.Thread(target=write_note, daemon=True)
+        writer.start()
+        return writer
+
+    def _spree(self, draft: RunDraft) -> None:
+        """Spend much at a time, until a cap says no: the run's own or one that it shares."""
+        if not draft.budgets:
+            return
+        self.tell("spree", run=self.run.key)
+        budget = draft.budgets[0]
+        part = max(1, draft.spent(budget.name) // SPREE_PARTS)
+        for _ in range(SPREE_CHARGES_MAX):
+            self.run.budget(budget.name).spend(part, note="a spree")
 
     def _until_it_fits(self, write: Callable[[int], Any], seq: int) -> None:
         while True:

@@ -1,5 +1,6 @@
 """A broker of each kind, the product's Celery workers on it, and the test's own database."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -105,10 +106,8 @@ class Celery:
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to a worker and all its pool, if they are still there."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -170,3 +170,33 @@ def test_a_stop_ends_a_wait_at_once():
     began = time.monotonic()
     assert stop.wait(60)
     assert time.monotonic() - began < 1
+
+
+def test_a_run_that_kills_every_worker_is_failed_and_the_fleet_goes_on(live_server, key, tmp_path):
+    scenario = tmp_path / "poison.toml"
+    scenario.write_text(
+        "workers = 2\nspeed = 12\nlease_ttl_seconds = 1\n[runs]\nbacklog = 2\npoison_every = 3\n"
+    )
+    fleet = start(
+        live_server.url, key, "--scenario", str(scenario), "--crash-rate", "0", "--freeze-rate", "0"
+    )
+    failed = wait_until(
+        lambda: Run.objects.filter(status="failed", max_attempts=3).first(),
+        within_seconds=90,
+    )
+    after = wait_until(
+        lambda: Run.objects.filter(status="completed", ended_at__gt=failed.ended_at).exists(), 60
+    )
+    fleet.send_signal(signal.SIGTERM)
+    out, _ = fleet.communicate(timeout=20)
+
+    assert after, out
+    assert failed.attempt == 3
+    assert f"{failed.key} killed sim-" in out
+
+
+def test_a_scenario_that_is_none_is_refused_at_start(monkeypatch, capsys):
+    monkeypatch.setenv("AGENTSTATE_KEY", "k")
+
+    assert command.main(["--url", "http://127.0.0.1:1", "--scenario", "nowhere"]) == 2
+    assert "one of calm, day, storm" in capsys.readouterr().err

@@ -7,8 +7,10 @@ import pytest
 from tasks.samples import OWN_FOLDER, read_drafts
 from tasks.simulate.feeder import order
 from tasks.simulate.plan import Fault, faults
+from tasks.simulate.scenario import Scenario
 
 RATES = {Fault.CRASH: 8.0, Fault.FREEZE: 4.0, Fault.RACE: 6.0}
+EVERY_FIFTH = Scenario(tight_every=5)
 DRAFTS = {d.key: d for path in OWN_FOLDER.glob("*.jsonl") for d in read_drafts(path)}
 
 
@@ -48,12 +50,10 @@ def test_a_rate_of_nothing_means_none():
 
 
 def test_all_drafts_take_turns_and_every_fifth_budget_is_too_small():
-    orders = [order(number=n, drafts=DRAFTS, seed=1, tight_every=5) for n in range(1, 31)]
+    orders = [order(number=n, drafts=DRAFTS, scenario=EVERY_FIFTH) for n in range(1, 31)]
 
     for at in range(0, 30, len(DRAFTS)):
         assert {o.draft.key for o in orders[at : at + len(DRAFTS)]} == set(DRAFTS)
     assert [o.number for o in orders if o.tight] == [5, 10, 15, 20, 25, 30]
-    assert orders == [order(number=n, drafts=DRAFTS, seed=1, tight_every=5) for n in range(1, 31)]
-    assert not any(
-        order(number=n, drafts=DRAFTS, seed=1, tight_every=0).tight for n in range(1, 31)
-    )
+    assert orders == [order(number=n, drafts=DRAFTS, scenario=EVERY_FIFTH) for n in range(1, 31)]
+    assert not any(order(number=n, drafts=DRAFTS, scenario=Scenario()).tight for n in range(1, 31))

@@ -12,11 +12,13 @@ from agentstate.store.commands import AcquireLease, Charge, NewBudget, NewEvent,
 from agentstate.store.execute import execute
 from agentstate.store.keys import create_key
 from agentstate.store.models import Budget, Event, Refusal, Run
+from agentstate.store.models import Worker as WorkerRow
 from agentstate.store.payloads import RawJSON
 from tasks.drafts import RunDraft, Step
-from tasks.simulate.feeder import Order, create
+from tasks.simulate.feeder import Order, create, create_child, open_shared_budgets
+from tasks.simulate.plan import Fault
 from tasks.simulate.processes import Stop
-from tasks.simulate.worker import Playing, Shift, Worker
+from tasks.simulate.worker import OLD_VERSION, STAMPEDE_WRITERS, Playing, Shift, Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,13 +64,14 @@ class Fleet:
     def told(self, what):
         return [facts for name, facts in self.reports if name == what]
 
-    def worker(self, **drafts):
+    def worker(self, **more):
         return Worker(
             shift=self.shift,
             name="sim",
-            drafts=drafts or {"mend": DRAFT},
+            drafts={"mend": DRAFT},
             tell=self.tell,
             stop=self.stop,
+            **more,
         )
 
     def create(self, key="r-1", *, tight=False, draft=DRAFT):
@@ -145,13 +148,66 @@ def test_a_charge_beyond_the_cap_ends_the_run_and_nothing_of_the_step_is_written
 def test_of_two_that_want_one_number_one_gets_it_and_the_other_the_next(fleet):
     fleet.create()
     worker = fleet.worker()
-    worker.race_next = True
+    worker.deeds.add(Fault.RACE)
     fleet.work_until_idle(worker)
 
     assert Run.objects.get(key="r-1").status == "completed"
     assert types().count("note.written") == 1
     assert types().count("model.responded") == 3
     assert Refusal.objects.filter(code="seq-conflict").count() == len(fleet.told("conflict")) == 1
+
+
+def test_a_dozen_that_want_one_number_all_get_one(fleet):
+    fleet.create()
+    worker = fleet.worker()
+    worker.deeds.add(Fault.STAMPEDE)
+    fleet.work_until_idle(worker)
+
+    assert Run.objects.get(key="r-1").status == "completed"
+    assert types().count("note.written") == STAMPEDE_WRITERS
+    assert len(fleet.told("conflict")) >= STAMPEDE_WRITERS - 1
+    assert fleet.told("trouble") == []
+
+
+def test_a_spree_ends_where_the_cap_is(fleet):
+    fleet.create()
+    worker = fleet.worker()
+    worker.deeds.add(Fault.SPREE)
+    fleet.work_until_idle(worker)
+
+    run, budget = Run.objects.get(key="r-1"), Budget.objects.get()
+    assert run.status == "failed"
+    assert RawJSON(run.result).value()["reason"] == "budget-exhausted"
+    assert (budget.spent, budget.cap, budget.overdrawn) == (2_000, 2_000, False)
+
+
+def test_a_spree_in_a_family_meets_the_budget_that_they_share(fleet):
+    with fleet.client() as client:
+        wanted = Order(number=1, draft=DRAFT, children=(DRAFT,))
+        open_shared_budgets(fleet.shift, (DRAFT, DRAFT), key="r-1")
+        open_shared_budgets(fleet.shift, (DRAFT, DRAFT), key="r-1")
+        create(client, wanted, key="r-1", tag=fleet.shift.tag)
+        create_child(client, DRAFT, key="r-1.1", parent="r-1", tag=fleet.shift.tag)
+    worker = fleet.worker()
+    worker.deeds.add(Fault.SPREE)
+    fleet.work_until_idle(worker)
+
+    shared = Budget.objects.get(run=None)
+    assert (shared.name, shared.cap) == ("r-1.tokens", 3_600)
+    assert shared.spent == sum(b.spent for b in Budget.objects.exclude(run=None)) <= shared.cap
+    assert Run.objects.get(key="r-1.1").parent.key == "r-1"
+    assert "failed" in set(Run.objects.values_list("status", flat=True))
+
+
+def test_a_worker_of_an_old_release_writes_what_nobody_knows_and_it_is_kept_as_it_was_sent(fleet):
+    fleet.create()
+    fleet.work_until_idle(fleet.worker(host="m-1", is_old=True))
+
+    unknown = Event.objects.filter(type="x-progress.v0")
+    assert [event.data for event in unknown] == ['"1 more"'] * 3
+    assert Run.objects.get(key="r-1").status == "completed"
+    seen = WorkerRow.objects.get()
+    assert (seen.host, seen.version, seen.slots) == ("m-1", OLD_VERSION, 1)
 
 
 def test_a_worker_whose_run_was_taken_back_writes_too_late_and_is_fenced(fleet):
