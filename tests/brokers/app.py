@@ -14,7 +14,7 @@ from agentstate.store.execute import execute
 from tasks.app import app
 
 VISIBILITY_SECONDS = 3
-LONGEST_SECONDS = 60
+LONGEST_SECONDS = 200
 
 app.conf.broker_transport_options = {
     **app.conf.broker_transport_options,

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -18,14 +18,23 @@ from django.db import connection
 from agentstate import postgres
 from agentstate.prepare import install_queues
 from tasks.app import app
-from tests.bootstrap.conftest import ROOT, eventually, open_folder
+from tests.bootstrap.conftest import ROOT, open_folder
+from tests.bootstrap.conftest import eventually as eventually_within
 from tests.brokers.app import VISIBILITY_SECONDS
 from tests.brokers.instances import KINDS, Broker
 
 __all__ = ["open_folder"]
 
+# Of a machine that is busy with other things; Redis looks for what was not acknowledged every 10 s.
+PATIENCE_SECONDS = 240
+
 # What `./run` starts, but for the name.
 FLAGS = ["--without-mingle", "--without-gossip", "--without-heartbeat", "--loglevel", "INFO"]
+
+
+def eventually[T](what: Callable[[], T]) -> T:
+    """The first true value of `what()`."""
+    return eventually_within(what, within_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module", params=[

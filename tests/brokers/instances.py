@@ -20,7 +20,7 @@ from kombu import Connection
 
 from tests.bootstrap.conftest import eventually
 
-START_SECONDS = 180
+START_SECONDS = 300
 # Debian's rabbitmq-server changes to another user; the script behind it does not.
 RABBITMQ_SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # RabbitMQ has no visibility timeout; what comes near is how long it waits for an acknowledgement.

@@ -21,8 +21,9 @@ def test_those_that_come_with_the_project_can_be_read():
     assert found["calm"].faults == {}
     assert set(found["day"].faults) == set(found["storm"].faults) == set(Fault)
     for stormy in (found["day"], found["storm"]):
-        assert stormy.poison_every and stormy.family_every and stormy.tight_every
-        assert stormy.old_workers and stormy.workers_per_machine > 1
+        assert 0 not in (stormy.poison_every, stormy.family_every, stormy.tight_every)
+        assert stormy.workers > stormy.old_workers > 0
+        assert stormy.workers_per_machine > 1
 
 
 @pytest.mark.parametrize(
