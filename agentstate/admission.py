@@ -51,7 +51,7 @@ API = (Kind.LISTS, Kind.FEED, Kind.WRITES, Kind.LAST)
 PLACES_PART = {Kind.LISTS: 0.5, Kind.FEED: 0.65, Kind.WRITES: 0.85, Kind.LAST: 1.0}
 THREADS_PART = {Kind.LISTS: 0.4, Kind.FEED: 0.5, Kind.WRITES: 0.7, Kind.LAST: 0.9}
 # Of those beside the API, whatever its own are.
-OWN_PLACES = {Kind.LOGIN: 16, Kind.PAGES: 64, Kind.VITAL: 16}
+OWN_PLACES = {Kind.LOGIN: 16, Kind.PAGES: 64, Kind.VITAL: 64}
 OWN_THREADS_PART = {Kind.LOGIN: 0.1, Kind.PAGES: 0.3, Kind.VITAL: 0.2}
 # When to come back, in seconds: what is turned away first, last.
 RETRY_AFTER = {Kind.LISTS: 5, Kind.FEED: 3, Kind.WRITES: 2} | dict.fromkeys(

@@ -37,8 +37,11 @@ def make_config() -> uvicorn.Config:
 
 def main(descriptor: int) -> None:
     """Serve until SIGTERM."""
+    from django.urls import get_resolver
+
     config = make_config()
     sys.setswitchinterval(SWITCH_SECONDS)
+    get_resolver().url_patterns  # noqa: B018  read now, not while the first callers wait
     # Readers of the feed hear of what this process writes at once, not at Celery's next second.
     MOVER.start()
     try:
