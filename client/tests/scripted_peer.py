@@ -131,7 +131,7 @@ class Peer:
             def log_message(self, *args: Any) -> None:
                 pass
 
-            do_GET = do_POST = answer  # noqa: N815
+            do_GET = do_POST = do_PATCH = do_PUT = answer  # noqa: N815
 
         return Handler
 

@@ -136,6 +136,11 @@ class AsyncBuffer:
                 self._forget_batch()
         return dropped
 
+    def close(self) -> None:
+        """Send nothing more by itself; what is still here stays."""
+        with self._lock:
+            self._stop_timer()
+
     async def _send(self, batch: AsyncBatch, within_seconds: float | None) -> None:
         try:
             answer = await self._transport.send(replace(batch.call, total_seconds=within_seconds))
@@ -150,6 +155,7 @@ class AsyncBuffer:
         self._batch, self._has_failed = None, False
         if not self._waiting:
             self._unsent.discard(self)
+            self._stop_timer()
 
     def _unacknowledged(self) -> tuple[Event, ...]:
         sent = self._batch.events if self._batch is not None else ()
@@ -180,10 +186,14 @@ class AsyncBuffer:
         due_at = clock.now() + seconds
         if self._timer is not None and self._due_at <= due_at:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self._due_at = due_at
         self._timer = later(seconds, self._flush_in_time)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def _flush_in_time(self) -> None:
         with self._lock:

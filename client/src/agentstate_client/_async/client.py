@@ -346,7 +346,8 @@ class AsyncClient:
     async def _flush_all(self) -> AgentStateError | None:
         """The first failure, if any; a store that does not answer is not waited for again."""
         first: AgentStateError | None = None
-        for buffer in tuple(self._unsent):
+        buffers = tuple(self._unsent)
+        for buffer in buffers:
             try:
                 await buffer.flush(within_seconds=GIVE_BACK_SECONDS)
             except AgentStateError as failure:
@@ -354,6 +355,8 @@ class AsyncClient:
                 first = first or failure
                 if isinstance(failure, Unreachable):
                     break
+        for buffer in buffers:
+            buffer.close()
         return first
 
     async def _give_all_back(self) -> None:

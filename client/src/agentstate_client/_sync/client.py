@@ -344,7 +344,8 @@ class Client:
     def _flush_all(self) -> AgentStateError | None:
         """The first failure, if any; a store that does not answer is not waited for again."""
         first: AgentStateError | None = None
-        for buffer in tuple(self._unsent):
+        buffers = tuple(self._unsent)
+        for buffer in buffers:
             try:
                 buffer.flush(within_seconds=GIVE_BACK_SECONDS)
             except AgentStateError as failure:
@@ -352,6 +353,8 @@ class Client:
                 first = first or failure
                 if isinstance(failure, Unreachable):
                     break
+        for buffer in buffers:
+            buffer.close()
         return first
 
     def _give_all_back(self) -> None:
