@@ -79,7 +79,6 @@ PARAMETERS = {
     "operation": "writes of this kind, as append",
     "worker": "writes by this worker",
     "outcome": "ok, failed, or the code of a refusal",
-    "target": "of alerts, by its name",
 }  # fmt: skip
 
 REQUEST_ID: Members = {

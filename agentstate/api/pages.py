@@ -10,13 +10,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.views.decorators.http import require_GET
 
-from agentstate.api import reference
+from agentstate.api import examples, explained, reference
 from agentstate.api.contract import WorkerAPI
-from agentstate.api.problems import kinds
+from agentstate.api.problems import Kind, kinds
 from agentstate.store.callers import SCOPES
 
 CSP = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'"
 CACHE_SECONDS = 300
+HTML, JSON, MARKDOWN = "text/html", "application/json", "text/markdown"
 
 
 @require_GET
@@ -40,11 +41,36 @@ def problem_index(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def problem_page(request: HttpRequest, code: str) -> HttpResponse:
-    """What one code means and what to do about it: the `type` of each problem leads here."""
+    """What one code means and what to do about it: the `type` of each problem leads here.
+
+    As HTML, or what Accept prefers of JSON and Markdown.
+    """
     kind = next((kind for kind in kinds() if kind.code == code), None)
     if kind is None:
         raise Http404
-    return _page("problems/page.html", {"kind": kind})
+    wanted = request.get_preferred_type([HTML, JSON, MARKDOWN])
+    if wanted == JSON:
+        answer = HttpResponse(json.dumps(explained.members(kind)), content_type=JSON)
+    elif wanted == MARKDOWN:
+        answer = HttpResponse(explained.markdown(kind), content_type=f"{MARKDOWN}; charset=utf-8")
+    else:
+        answer = _page("problems/page.html", _problem(kind))
+    answer.headers["Vary"] = "Accept"
+    return _lasting(answer)
+
+
+def _problem(kind: Kind) -> dict[str, Any]:
+    example = examples.refused(kind.code)
+    return {
+        "kind": kind,
+        "meaning": [reference.spans(text) for text in explained.meaning(kind)],
+        "repeat": reference.spans(kind.repeat),
+        "steps": [reference.spans(step) for step in kind.advice.do],
+        "facts": [(name, reference.spans(what)) for name, what in kind.advice.facts.items()],
+        "example": example,
+        "request_text": example and explained.request_text(example),
+        "answer_text": example and explained.answer_text(example),
+    }
 
 
 @lru_cache(maxsize=1)

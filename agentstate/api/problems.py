@@ -14,6 +14,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.utils.encoding import escape_uri_path
 
+from agentstate.api.advice import ADVICE, Advice
 from agentstate.store import errors
 from agentstate.store.errors import Refusal, Retry, every_refusal
 from agentstate.store.keys import Unauthenticated
@@ -65,7 +66,7 @@ STATUS: dict[type[Refusal], int] = {
 REPEATABLE = frozenset(cls.code for cls in STATUS if cls.retry in (Retry.LATER, Retry.SAME_REQUEST))
 REPLAYED = "Idempotent-Replayed"
 
-ADVICE = {
+REPEAT = {
     Retry.NEVER: "Do not send it again as it is: the answer would be the same.",
     Retry.REREAD: "Look at `current` in the answer, decide anew, and write again.",
     Retry.SAME_REQUEST: "Send the very same request again, after Retry-After seconds.",
@@ -84,8 +85,13 @@ class Kind:
     meaning: str
 
     @property
-    def advice(self) -> str:
-        return ADVICE[self.retry]
+    def repeat(self) -> str:
+        """What `retry` says, in words."""
+        return REPEAT[self.retry]
+
+    @property
+    def advice(self) -> Advice:
+        return ADVICE[self.code]
 
 
 # Not a refusal: nothing was decided, and nothing is known of what was written.

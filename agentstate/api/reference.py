@@ -86,7 +86,7 @@ class _Reader:
             method=method,
             path=path,
             summary=call["summary"],
-            paragraphs=tuple(_spans(p) for p in call["description"].split("\n\n")),
+            paragraphs=tuple(spans(p) for p in call["description"].split("\n\n")),
             scopes=tuple(call["x-scopes"]),
             # What every call has stands at the top of the page.
             parameters=tuple(self._parameter(p) for p in call["parameters"] if "$ref" not in p),
@@ -171,8 +171,8 @@ def _content(part: Schema | None) -> Schema:
     return found
 
 
-def _spans(paragraph: str) -> tuple[Span, ...]:
-    """`code` in back quotes, and what is between."""
+def spans(paragraph: str) -> tuple[Span, ...]:
+    """Running text: `code` in back quotes, and what is between."""
     parts = " ".join(paragraph.split()).split("`")
     return tuple(Span(text, number % 2 == 1) for number, text in enumerate(parts) if text)
 

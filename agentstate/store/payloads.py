@@ -36,9 +36,9 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class Malformed(Refusal):
-    """The text is not JSON; `position` counts characters from 0."""
+    """The request cannot be read; `position` is where a body ends to be JSON."""
 
-    code, title, recorded = "malformed", "Not JSON", False
+    code, title, recorded = "malformed", "The request cannot be read", False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
+from agentstate.api.advice import ADVICE
 from agentstate.api.management.commands import write_problem_docs
 from agentstate.api.problems import STATUS, kinds
 from agentstate.store import reads
@@ -39,9 +40,34 @@ def test_each_problem_has_its_page(anonymous):
         page = anonymous.get(f"/problems/{kind.code}")
         assert page.status == 200
         assert page.headers["Content-Type"].startswith("text/html")
-        assert kind.code in page.text
+        assert f"<code>{kind.code}</code>" in page.text
+        assert "An example" in page.text
+        assert page.text.count("<li>") >= len(kind.advice.do)
+        assert all(f"<code>{name}</code>" in page.text for name in kind.advice.facts)
         assert f"/problems/{kind.code}" in index.text
     assert anonymous.get("/problems/no-such-code").refused == (404, "not-found")
+
+
+def test_a_problem_is_explained_as_json_and_as_markdown_too(anonymous):
+    for kind in kinds():
+        found = anonymous.get(f"/problems/{kind.code}", Accept="application/json")
+        assert found.headers["Content-Type"] == "application/json"
+        assert (found["code"], found["retry"], found["status"]) == (
+            kind.code, kind.retry, kind.status)  # fmt: skip
+        assert found["example"]["answer"]["code"] == kind.code
+        assert found["do"]
+    text = anonymous.get("/problems/stale-fence", Accept="text/markdown")
+    assert text.headers["Content-Type"] == "text/markdown; charset=utf-8"
+    assert text.text.startswith("# stale-fence\n")
+    assert "](/problems/lease-lost)" in text.text
+
+
+def test_each_code_has_advice_and_what_is_near_to_it_exists():
+    codes = {kind.code for kind in kinds()}
+    assert set(ADVICE) == codes
+    for code, advice in ADVICE.items():
+        assert set(advice.near) <= codes - {code}, code
+        assert advice.do, code
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from agentstate.api.problems import Kind, kinds
+from agentstate.api import explained
+from agentstate.api.problems import kinds
 
 PATH = settings.BASE_DIR / "docs" / "problems.md"
 
@@ -37,11 +38,4 @@ def document() -> str:
     """The page as it should be."""
     found = kinds()
     rows = "".join(f"| {k.status} | [{k.code}](#{k.code}) | {k.retry} |\n" for k in found)
-    return HEAD + rows + "".join(_section(kind) for kind in found)
-
-
-def _section(kind: Kind) -> str:
-    return (
-        f"\n## {kind.code}\n\n{kind.title} ({kind.status}). {' '.join(kind.meaning.split())}\n\n"
-        f"{kind.advice}\n"
-    )
+    return HEAD + rows + "".join(f"\n{explained.markdown(kind, level=2)}" for kind in found)
