@@ -95,7 +95,7 @@ def test_a_beat_that_was_away_for_three_hours_starts_each_job_once(host):
     host.up_seconds += 3 * 3_600
     host.start_again()
 
-    assert {name: 1 for name in SCHEDULE}.items() == host.run(0.5).items()
+    assert dict.fromkeys(SCHEDULE, 1).items() == host.run(0.5).items()
 
 
 def test_a_schedule_that_was_kept_under_a_clock_that_went_ahead_is_planned_from_now(host):
