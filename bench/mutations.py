@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RULES, DECIDING = "agentstate/store/rules/", "agentstate/store/rules/deciding/"
 EXECUTE, SQL = "agentstate/store/execute.py", "agentstate/store/rowsql.py"
-LIMIT_SECONDS = 180
+LIMIT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
