@@ -67,8 +67,8 @@ def read_line(delivery: Delivery) -> Line:
 
 
 def wants(target: Target) -> str:
-    """`warnings and alerts of all rules`, `alerts only, of Fenced writes, Overdue runs`."""
+    """`warnings and alerts, of all rules`, `alerts only, of Fenced writes, Overdue runs`."""
     if not target.rules:
-        return f"{LEAST[target.least]} of all rules"
+        return f"{LEAST[target.least]}, of all rules"
     titles = [RULES[name].title if name in RULES else name for name in target.rules]
     return f"{LEAST[target.least]}, of {', '.join(titles)}"
