@@ -21,7 +21,7 @@ from agentstate.cli.output import CommandFailure, event, progress, result
 from agentstate.supervisor import Child, Supervisor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WEB_START_SECONDS = 45
+WEB_START_SECONDS = 180  # of a busy machine; one that ends is told at once
 WORKER_PROCESSES = 2
 FLEET_STOP_SECONDS = 3.0
 REST_STOP_SECONDS = 4.5  # with the above and PostgreSQL's end, within ten seconds

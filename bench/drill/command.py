@@ -95,7 +95,7 @@ def given_site(url: str) -> Iterator[Ground]:
 @contextmanager
 def scratch_site() -> Iterator[Ground]:
     """A site of its own below AGENTSTATE_HOME, gone afterwards."""
-    folder = new_folder()
+    folder = new_folder("drill")
     move_in(folder)
     with scratch(folder), running_site(argparse.Namespace(host="127.0.0.1", port=0)) as site:
         from django.db import connections
@@ -126,9 +126,10 @@ def is_watched(ground: Ground) -> bool:
     return found["checked_at"] is not None and not found["silent"]
 
 
-def new_folder() -> Path:
+def new_folder(kind: str) -> Path:
+    """Below AGENTSTATE_HOME, as everything that this program writes."""
     home = os.environ.get("AGENTSTATE_HOME", "").strip()
     base = Path(home).expanduser().absolute() if home else ROOT / "var"
-    folder = base / "drill" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder = base / kind / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True)
     return folder
