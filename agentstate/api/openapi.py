@@ -1,7 +1,7 @@
 """What OpenAPI says beyond the shapes: headers of answers, codes of refusals, links, examples.
 
 The links let a tool go from a call to those that make sense after it, with what was answered:
-tests/api/test_schemathesis.py walks along them. The examples are the ones in examples.json, which
+bench/fuzz walks along them. The examples are the ones in examples.json, which
 tests/api/test_examples.py carries out in their order, against the real server.
 """
 

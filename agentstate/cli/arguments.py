@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentstate import env
-from agentstate.cli import checks, people, records, site, torture
+from agentstate.cli import checks, drill, people, records, site, torture
 from agentstate.cli.output import CommandFailure, progress
 
 ABOUT = """\
@@ -85,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
     add_key(commands)
     add_keys(commands)
     add_torture(commands)
+    add_fuzz(commands)
+    add_drill(commands)
     add_passed_on(commands)
     return top
 
@@ -183,6 +185,47 @@ def add_torture(commands: Commands) -> None:
     trial.add_argument("--check", type=Path, metavar="FOLDER",
                        help="only check the histories of a trial that was kept")  # fmt: skip
     trial.set_defaults(command=torture.torture)
+
+
+INCIDENTS = ("dead-holder", "frozen-holder", "hot-run", "dry-budget", "silent-sweeper")
+
+
+def add_drill(commands: Commands) -> None:
+    about = "stage an incident, and time until the console and the alert showed it"
+    staged = commands.add_parser(
+        "drill", help=about,
+        description="On a scratch site that is removed afterwards, or on that of --url, a holder "
+        "dies or freezes, a run gets hot, a budget runs dry, the sweepers fall silent. Prints how "
+        "long it took until the console and an alert showed it and until it was resolved. Exits "
+        "non-zero when one of them did not come.",
+    )  # fmt: skip
+    staged.add_argument("incidents", nargs="*", choices=INCIDENTS, metavar="INCIDENT",
+                        help=f"one or more of {', '.join(INCIDENTS)} (default all)")  # fmt: skip
+    staged.add_argument("--url", metavar="URL",
+                        help="a site that runs: who we are is in AGENTSTATE_KEY, AGENTSTATE_USER "
+                             "and AGENTSTATE_PASSWORD")  # fmt: skip
+    staged.set_defaults(command=drill.drill)
+
+
+def add_fuzz(commands: Commands) -> None:
+    about = "try the API with input that is made from its own OpenAPI, by the ten thousand"
+    trial = commands.add_parser(
+        "test-api-fuzz", help=about,
+        description="On a scratch site that is removed afterwards, schemathesis sends what fits "
+        "OpenAPI and what does not, and goes from call to call along its links. Exits non-zero "
+        "when an answer is not as described.",
+    )  # fmt: skip
+    trial.add_argument("--examples", type=whole(1, 100_000), default=150, metavar="N",
+                       help="made for each call, and sequences of calls (default 150: some "
+                            "20,000 cases in all)")  # fmt: skip
+    trial.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
+                       help="the same input as another run with this seed")  # fmt: skip
+    trial.add_argument(
+        "--shrink",
+        action="store_true",
+        help="look for the shortest input that fails: better to read, slower",
+    )
+    trial.set_defaults(command=checks.test_api_fuzz)
 
 
 def add_passed_on(commands: Commands) -> None:

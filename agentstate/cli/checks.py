@@ -79,6 +79,13 @@ def test_brokers(arguments: Sequence[str]) -> int:
     return pytest(["-m", "brokers", "tests/brokers", *spread, *arguments])
 
 
+def test_api_fuzz(options: argparse.Namespace) -> int:
+    """`./run test-api-fuzz`: see bench/fuzz/trial.py, which is only needed here."""
+    from bench.fuzz.trial import fuzz
+
+    return fuzz(options)
+
+
 def pytest(arguments: Sequence[str], *, workers: int = WORKERS) -> int:
     chosen = any(word.startswith(("-n", "--numprocesses", "-p")) for word in arguments)
     spread = [] if chosen or not workers else ["-n", str(workers), "--dist", "worksteal"]

@@ -137,11 +137,11 @@ def check_again(folder: Path) -> int:
 # --- a place of its own ---------------------------------------------------------------------------
 
 
-def new_folder(seed: int) -> Path:
+def new_folder(seed: int, *, kind: str = "torture") -> Path:
     """Below AGENTSTATE_HOME, as everything that this program writes."""
     home = os.environ.get("AGENTSTATE_HOME", "").strip()
     base = Path(home).expanduser().absolute() if home else ROOT / "var"
-    folder = base / "torture" / f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+    folder = base / kind / f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
     (folder / "history").mkdir(parents=True)
     return folder
 

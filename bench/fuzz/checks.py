@@ -1,0 +1,73 @@
+"""What is checked of each answer beside schemathesis's own checks, which read OpenAPI alone.
+
+schemathesis imports this file by its name (SCHEMATHESIS_HOOKS).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import schemathesis
+
+# Rules that JSON Schema has no words for: what is valid by its shape may still break one of them.
+BEYOND_SHAPE = (
+    r"cursor: a cursor that this API has given out for this very list",
+    r"after: at most \d+, the feed's last position",
+    r"position: at most \d+, the feed's last position",
+    r"key: either key or request_id",
+    r"events\[\]\.id: each id once",
+    r"budgets: each name once",
+    r"spend: each budget once",
+    r"parent: another budget",
+    r"slots: (only a budget without a parent can be split|at least \d+, as many as it has.*)",
+    r"after: of a split budget, `cursor` in its place",
+    r"(add\.\S+: a counter stays within .*|add: at most 100 counters a run)",
+    r"set\.attrs.*: an object, to set something inside it",
+    r"\S+: each one once",
+    r"(since|until): .*",
+    # 60.0 is an integer to JSON Schema; ours are without a point, so that none is ever a float.
+    r"\S+: a whole number from .*",
+    r"\S+: the same name twice in one object",
+    r"operations\[\d+\]\..*",
+)  # fmt: skip
+_BEYOND_SHAPE = re.compile("|".join(f"(?:{rule})" for rule in BEYOND_SHAPE))
+SHAPE = ("malformed", "invalid", "unstorable-text")
+
+
+@schemathesis.check
+def valid_input_is_taken(ctx: Any, response: Any, case: Any) -> None:
+    """What fits OpenAPI is not refused for its shape."""
+    meta = case.meta
+    if meta is None or not meta.generation.mode.is_positive or response.status_code < 400:
+        return
+    problem = _problem(response)
+    if problem.get("code") in SHAPE and not _BEYOND_SHAPE.fullmatch(problem["detail"]):
+        raise AssertionError(f"fits OpenAPI, and is refused: {problem['detail']}")
+
+
+@schemathesis.check
+def unavailable_only_by_its_deadline(ctx: Any, response: Any, case: Any) -> None:
+    """Nothing is wrong with the site, so only a request with a deadline may hear 503."""
+    if response.status_code == 503 and "Agentstate-Deadline" not in (case.headers or {}):
+        raise AssertionError(f"503 though nothing is wrong: {response.text[:300]}")
+
+
+@schemathesis.check
+def refusals_are_consistent(ctx: Any, response: Any, case: Any) -> None:
+    """A problem names its type, its status and its request; what may be repeated says when."""
+    if response.status_code < 400:
+        return
+    problem = _problem(response)
+    assert problem["status"] == response.status_code
+    assert problem["type"] == f"/problems/{problem['code']}"
+    assert problem["request_id"] == response.headers["x-request-id"][0]
+    repeatable = problem["retry"] in ("same-request", "later")
+    assert repeatable == ("retry-after" in response.headers), problem
+
+
+def _problem(response: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(response.content)
+    return found
