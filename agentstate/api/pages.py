@@ -30,7 +30,10 @@ def openapi(request: HttpRequest, api: WorkerAPI) -> HttpResponse:
 def docs(request: HttpRequest, api: WorkerAPI) -> HttpResponse:
     """The reference for people."""
     sections = reference.sections(json.loads(_openapi_text(api)))
-    return _page("api/docs.html", {"sections": sections, "scopes": SCOPES, "api": api})
+    site = request.build_absolute_uri("/")
+    return _page(
+        "api/docs.html", {"sections": sections, "scopes": SCOPES, "api": api, "site": site}
+    )
 
 
 @require_GET

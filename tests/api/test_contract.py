@@ -151,7 +151,7 @@ def test_the_page_shows_each_call_without_anything_from_elsewhere(anonymous, ope
     assert page.status == 200
     for _, call in calls(openapi):
         assert f'id="{call["operationId"]}"' in page.text
-    assert "http://127.0.0.1" in page.text
+    assert "curl -s http://testserver/api/v1/runs " in page.text
     assert "https://" not in page.text
     assert "<script" not in page.text
     assert "style=" not in page.text
