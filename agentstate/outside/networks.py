@@ -13,8 +13,8 @@ from collections.abc import Iterable
 type IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 type Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SETTING = "AGENTSTATE_DELIVERY_NETWORKS"
-# Not marked as private everywhere, and never a receiver: NAT64 and 6to4 lead to IPv4 addresses.
-_TUNNELS = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")))
+# Of IPv6, what is given out to networks; 6to4 in it leads to IPv4 addresses.
+_UNICAST, _TUNNELS = ipaddress.ip_network("2000::/3"), ipaddress.ip_network("2002::/16")
 
 
 class Forbidden(Exception):
@@ -33,7 +33,7 @@ def may_reach(address: str, allowed: Iterable[Network]) -> bool:
     forms = {ip, _inner(ip)}
     if any(form in network for form in forms for network in allowed):
         return True
-    return all(_is_public(form) for form in forms)
+    return _is_public(_inner(ip))
 
 
 def check(address: str, allowed: Iterable[Network]) -> None:
@@ -48,4 +48,6 @@ def _inner(ip: IP) -> IP:
 
 
 def _is_public(ip: IP) -> bool:
-    return ip.is_global and not ip.is_multicast and not any(ip in net for net in _TUNNELS)
+    if not ip.is_global or ip.is_multicast or ip.is_reserved:
+        return False
+    return ip.version == 4 or (ip in _UNICAST and ip not in _TUNNELS)
