@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentstate_client.cli.arguments import EPILOG, parser
 from agentstate_client.cli.showing import HIDDEN, Screen, json_line, shown
 
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
 HOSTILE = "\x1b[2J\u202edesrever\u2066\x9b31m\x07\r\n"
 
 
@@ -72,3 +76,14 @@ def test_no_colours_where_none_are_wanted(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Screen(json=False, stream=Terminal()).styled("failed") == "failed"
+
+
+def test_every_command_and_exit_code_is_documented() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    commands = re.findall(r"^    ([a-z]+) ", parser().format_help(), re.MULTILINE)
+    assert {f"agentstate {name}" for name in commands} <= set(
+        re.findall(r"agentstate [a-z]+", text)
+    )
+    said = re.findall(r"^  ([0-9]+) ", EPILOG, re.MULTILINE)
+    assert re.findall(r"^\| ([0-9]+) \|", text, re.MULTILINE) == said
+    assert len(commands) == 7
