@@ -255,7 +255,7 @@ def test_a_process_ends_at_once_though_a_renewal_hangs(unit: Peer) -> None:
 
     worker = threading.Thread(target=run)
     worker.start()
-    released = unit.wait_for(RELEASE, 1)[0].at
+    released = unit.wait_for(RELEASE, 1, seconds=30)[0].at
     worker.join(20)
     assert ended[0] - released < 4  # an attempt to renew may take 10
 
