@@ -7,7 +7,7 @@ import pytest
 from agentstate.store import alerts, deliveries, targets
 from agentstate.store.callers import SYSTEM
 from agentstate.store.delivering import Answer
-from agentstate.store.minutes import TALLY
+from agentstate.store.minutes import TALLY, Tally
 from tests.dashboard.reading import Page
 from tests.store.asking import rows
 
@@ -16,7 +16,9 @@ ADDRESS = "https://hooks.example.org/T0/s3cret-path"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_counted_yet(db):
+def _nothing_counted_yet(db, monkeypatch):
+    """Nothing writes by itself what was counted: on a busy machine slow writes are an alert, too."""
+    monkeypatch.setattr(Tally, "due", False)
     TALLY.forget()
 
 
