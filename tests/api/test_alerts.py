@@ -12,7 +12,7 @@ from tests.api.asking import Api, new_key
 
 @pytest.fixture(autouse=True)
 def _nothing_counted_yet(db, monkeypatch):
-    """Nothing writes by itself what was counted: on a busy machine slow writes are an alert, too."""
+    """Nothing writes what was counted by itself: on a busy machine slow writes are an alert."""
     monkeypatch.setattr(Tally, "due", False)
     TALLY.forget()
 

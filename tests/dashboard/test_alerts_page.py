@@ -14,7 +14,7 @@ from tests.store.asking import rows
 
 @pytest.fixture(autouse=True)
 def _nothing_counted_yet(db, monkeypatch):
-    """Nothing writes by itself what was counted: on a busy machine slow writes are an alert, too."""
+    """Nothing writes what was counted by itself: on a busy machine slow writes are an alert."""
     monkeypatch.setattr(Tally, "due", False)
     TALLY.forget()
 

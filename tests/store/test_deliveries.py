@@ -39,7 +39,7 @@ NO = Answer(arrived=False, text="no", status=500, took_ms=34)
 
 @pytest.fixture(autouse=True)
 def _nothing_counted_yet(transactional_db, monkeypatch):
-    """Nothing writes by itself what was counted: on a busy machine slow writes are an alert, too."""
+    """Nothing writes what was counted by itself: on a busy machine slow writes are an alert."""
     monkeypatch.setattr(Tally, "due", False)
     TALLY.forget()
 
