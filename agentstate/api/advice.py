@@ -29,14 +29,15 @@ ERRORS = {
     "field": "the field that breaks a rule; of several the first",
     "rule": "the rule that it breaks",
     "errors": "all fields that break one, each with its rule; at most 20",
-    "errors_count": "how many there are, when they are more",
+    "errors_left_out": "how many more there are",
 }
 
 ADVICE: dict[str, Advice] = {
     "malformed": Advice(
         why="A body that is no JSON, is empty or ended too soon, a header that is there twice or"
         " has an underscore, a method that the address does not have (405), a body in another type"
-        " (415), without a length (411), or one that never came (408).",
+        " (415), without a length (411), a request that never came whole (408), or an address or"
+        " headers beyond their bounds (414, 431).",
         do=(
             "Read `detail`: it says what could not be read, and where.",
             "With 405, `Allow` lists the methods of the address.",

@@ -48,12 +48,14 @@ WITH_KEY: tuple[type[Refusal], ...] = (
 )
 WITH_BODY: tuple[type[Refusal], ...] = (errors.TooLarge,)
 WRITING: tuple[type[Refusal], ...] = (errors.OutcomeUnknown,)
-# Of a body, by statuses that no refusal has: it did not come, its length or its type is not told.
-OF_HTTP = (
+# What HTTP refuses has statuses that no refusal of the store has: too much before the body, or too
+# late; and of a body whose length or type is not told.
+OF_HEADS = (
     HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.LENGTH_REQUIRED,
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    HTTPStatus.REQUEST_URI_TOO_LONG,
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
 )
+OF_BODIES = (HTTPStatus.LENGTH_REQUIRED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 KEYED: tuple[type[Refusal], ...] = (errors.IdempotencyInFlight, errors.IdempotencyKeyReuse)
 
 FENCE = {
@@ -228,7 +230,7 @@ def _problems(refused: Sequence[type[Refusal]], *, takes_body: bool) -> dict[int
     codes: dict[int, set[str]] = defaultdict(set)
     for cls in refused:
         codes[STATUS[cls]].add(cls.code)
-    for status in OF_HTTP if takes_body else ():
+    for status in (*OF_HEADS, *(OF_BODIES if takes_body else ())):
         codes[status.value].add(Malformed.code)
     codes[INTERNAL.status].add(INTERNAL.code)
     return {

@@ -145,6 +145,8 @@ HEADERS: dict[str, Members] = {
     },
 }
 ALWAYS = ("X-Request-Id", "Server-Timing", "Cache-Control")
+# Answered before anybody counts time: agentstate/wire.py.
+AT_THE_WIRE = (400, 408, 414, 431)
 DUPLICATES = frozenset({"change_run", "append_events"})
 
 
@@ -165,7 +167,7 @@ def answer_headers(operation_id: str, *, etag: str, writes: bool, limited: bool)
 def problem_answer(status: int, codes: Sequence[str]) -> Members:
     """What OpenAPI says of one status of refusals, which has these codes."""
     repeatable = REPEATABLE.intersection(codes)
-    names = [*ALWAYS]
+    names = [name for name in ALWAYS if name != "Server-Timing" or status not in AT_THE_WIRE]
     names += ["WWW-Authenticate"] if status == HTTPStatus.UNAUTHORIZED else []
     names += ["RateLimit-Policy", "RateLimit"] if RateLimited.code in codes else []
     told = _headers(names)
@@ -176,8 +178,11 @@ def problem_answer(status: int, codes: Sequence[str]) -> Members:
     code = {"enum": list(codes)}
     narrowed = {"properties": {"code": code, "status": {"const": status}}}
     schema = {"allOf": [{"$ref": REF.format(model=ProblemTold.__name__)}, narrowed]}
-    shown = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
-    shown = {code: ref for code, ref in shown.items() if code in examples.problems()}
+    shown = {
+        code: {"$ref": f"#/components/examples/{code}"}
+        for code in codes
+        if (example := examples.refused(code)) and example.status == status
+    }
     return told | {
         "description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}",
         "content": {MEDIA_TYPE: {"schema": schema} | ({"examples": shown} if shown else {})},

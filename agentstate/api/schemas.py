@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic.config import JsonDict
 
 from agentstate.api import fields
 from agentstate.store.commands import (
@@ -15,6 +16,7 @@ from agentstate.store.commands import (
     OPERATIONS_PER_BATCH,
 )
 from agentstate.store.rules import names
+from agentstate.store.states import TERMINAL
 
 
 class Asked(BaseModel):
@@ -99,6 +101,18 @@ class ChargeAsked(Asked):
     note: fields.Note = ""
 
 
+# As JSON Schema: a result stands beside the move that ends the run.
+RESULT_AT_THE_END: JsonDict = {
+    "dependentSchemas": {
+        "result": {
+            "required": ["to"],
+            "properties": {"to": {"enum": [str(status) for status in sorted(TERMINAL)]}},
+        }
+    }
+}
+Charges = Annotated[list[ChargeAsked], Field(max_length=BUDGETS_PER_RUN)]
+
+
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, dict) else value
 
@@ -106,17 +120,23 @@ def _listed(value: Any) -> Any:
 class AppendAsked(Asked):
     """Events, all or none; counters, charges and a move may ride along, in the same write."""
 
+    model_config = ConfigDict(json_schema_extra=RESULT_AT_THE_END)
+
     events: list[EventAsked] = Field(min_length=1, max_length=EVENTS_PER_APPEND)
     expected_seq: fields.Seq | None = None
     add: fields.Counters = {}
-    spend: Annotated[list[ChargeAsked], BeforeValidator(_listed)] = Field(
-        [], max_length=BUDGETS_PER_RUN, description="one charge, or several"
-    )
+    spend: Annotated[
+        Charges, BeforeValidator(_listed, json_schema_input_type=ChargeAsked | Charges)
+    ] = Field([], description="one charge, or several")
     to: fields.StatusWord | None = None
     result: fields.Payload | None = None
 
 
 class TransitionAsked(Asked):
+    """A move. result: only where it ends the run."""
+
+    model_config = ConfigDict(json_schema_extra=RESULT_AT_THE_END)
+
     to: fields.StatusWord
     from_status: fields.StatusWord | None = Field(None, alias="from")
     result: fields.Payload | None = None
@@ -642,6 +662,15 @@ class CapAsked(Asked):
 
 class SharedChangeAsked(Asked):
     """What changes of a shared budget: its cap, or how many slots it has, one of the two."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": [name], "properties": {name: {"type": "integer"}}}
+                for name in ("cap", "slots")
+            ]
+        }
+    )
 
     cap: fields.Cap | None = None
     slots: fields.BudgetSlots | None = Field(None, description="as many as now, or more")

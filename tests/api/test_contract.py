@@ -2,11 +2,12 @@
 every test here: tests/api/asking.py.)"""
 
 import pytest
+from jsonschema_rs import Draft202012Validator
 
 from agentstate.api import reference
+from agentstate.api.problems import kinds
 from agentstate.api.schemas import OPERATIONS
 from agentstate.store.callers import SCOPES
-from agentstate.store.errors import every_refusal
 from tests.api.asking import _operations
 
 BUILT = {
@@ -117,7 +118,7 @@ def test_each_refusal_that_it_names_exists(openapi):
         for status, answer in call["responses"].items():
             if int(status) >= 300:
                 codes = answer["description"].split(": ")[1].split(", ")
-                assert set(codes) <= set(every_refusal()), name
+                assert set(codes) <= {kind.code for kind in kinds()}, name
                 assert list(answer["content"]) == ["application/problem+json"]
 
 
@@ -125,6 +126,50 @@ def test_every_reference_leads_somewhere(openapi):
     schemas = openapi["components"]["schemas"]
     names = str(openapi).split("#/components/schemas/")[1:]
     assert {name.split("'")[0] for name in names} <= set(schemas)
+
+
+def test_each_parameter_and_each_status_is_told_of(openapi):
+    for name, call in calls(openapi):
+        for parameter in call["parameters"]:
+            assert parameter.get("description") or "$ref" in parameter, (name, parameter)
+        assert {"400", "408", "414", "422", "431", "500", "503"} <= set(call["responses"]), name
+        for status, answer in call["responses"].items():
+            assert {"X-Request-Id", "Cache-Control"} <= set(answer["headers"]), (name, status)
+
+
+def test_each_answer_with_a_version_has_its_etag(openapi):
+    schemas = openapi["components"]["schemas"]
+    for name, call in calls(openapi):
+        status = min(call["responses"])
+        content = call["responses"][status]["content"].get("application/json", {})
+        members = schemas.get(content.get("schema", {}).get("$ref", "").split("/")[-1], {})
+        versioned = "version" in members.get("properties", {})
+        if "/runs" in name or "/budgets" in name:
+            assert versioned == ("ETag" in call["responses"][status]["headers"]), name
+
+
+def test_each_link_leads_to_a_call_and_names_what_that_takes(openapi):
+    by_id = {call["operationId"]: call for _, call in calls(openapi)}
+    for name, call in calls(openapi):
+        for answer in call["responses"].values():
+            for link in answer.get("links", {}).values():
+                parameters = by_id[link["operationId"]]["parameters"]
+                known = {f"{p['in']}.{p['name']}" for p in parameters if "in" in p}
+                assert set(link["parameters"]) <= known, (name, link)
+
+
+def test_examples_fit_what_is_said_of_bodies_and_answers(openapi):
+    shown = 0
+    for _, call in calls(openapi):
+        for part in (call.get("requestBody", {}), *call["responses"].values()):
+            for content in part.get("content", {}).values():
+                for example in content.get("examples", {}).values():
+                    if "$ref" in example:
+                        example = openapi["components"]["examples"][example["$ref"].split("/")[-1]]
+                    schema = content["schema"] | {"components": openapi["components"]}
+                    Draft202012Validator(schema).validate(example["value"])
+                    shown += 1
+    assert shown > len(BUILT)
 
 
 def test_bounds_are_those_of_the_rules(openapi):
