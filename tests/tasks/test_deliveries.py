@@ -1,4 +1,4 @@
-"""Deliveries by the clock, end to end: an alert fires, and a real receiver is told, whoever dies."""
+"""Deliveries by the clock, end to end: an alert fires, a real receiver is told, whoever dies."""
 
 import os
 import signal
