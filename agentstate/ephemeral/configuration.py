@@ -96,7 +96,9 @@ def home() -> Path:
     else has made it.
     """
     uid = os.geteuid()
-    tag = sha256(str(HERE).encode()).hexdigest()[:8]
+    # Another PostgreSQL cannot read what one has made.
+    made_by = f"{HERE}\0{os.environ.get('AGENTSTATE_PG_BIN', '')}"
+    tag = sha256(made_by.encode()).hexdigest()[:8]
     folder = Path(tempfile.gettempdir()) / f"agentstate-tests-{uid}-{tag}"
     # Root's PostgreSQL runs as another user, who has to pass through.
     folder.mkdir(mode=0o711 if uid == 0 else 0o700, parents=True, exist_ok=True)
