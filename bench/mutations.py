@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentstate.embedded import EmbeddedPostgres
+
 ROOT = Path(__file__).resolve().parent.parent
 RULES, DECIDING = "agentstate/store/rules/", "agentstate/store/rules/deciding/"
 EXECUTE, SQL = "agentstate/store/execute.py", "agentstate/store/rowsql.py"
@@ -430,6 +432,8 @@ def _passes(copy: Path, tests: str) -> bool:
             timeout=LIMIT_SECONDS,
         )
     except subprocess.TimeoutExpired:
+        # It was killed, and could not stop the database that it had started.
+        EmbeddedPostgres(copy / "var" / "test" / "postgres").stop()
         return False
     if done.returncode not in (0, 1):
         print(done.stdout[-2_000:], done.stderr[-2_000:])
