@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from agentstate import env
+from agentstate import embedded, env
 
 OLDEST = 150_000  # of server_version; 15 is the oldest release that the test suite runs on
 NAMES = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
@@ -32,8 +32,16 @@ def parse(url: str) -> dict[str, str]:
 
 
 def embedded_parts(socket_folder: str) -> dict[str, str]:
-    """The same for the embedded server, which trusts whoever can enter its socket's folder."""
-    return {"host": socket_folder, "user": "agentstate", "dbname": "agentstate"}
+    """The same for the embedded server, which trusts whoever can enter its socket's folder.
+
+    With its port, a part of the socket's name: libpq would take another from PGPORT.
+    """
+    return {
+        "host": socket_folder,
+        "port": str(embedded.PORT),
+        "user": "agentstate",
+        "dbname": "agentstate",
+    }
 
 
 def django_entry(parts: dict[str, str], *, application_name: str) -> dict[str, Any]:

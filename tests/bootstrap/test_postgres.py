@@ -41,10 +41,11 @@ def test_the_broker_connects_with_the_very_same_parts(monkeypatch):
     assert sent == postgres.parse(URL) | {"connect_timeout": "5"}
 
 
-def test_the_broker_finds_the_embedded_socket():
+def test_the_broker_finds_the_embedded_socket(monkeypatch):
+    monkeypatch.setenv("PGPORT", "9")  # of another database of the user's
     parts = postgres.embedded_parts("/some where/s")
     sent = conninfo_to_dict(PGMQConfig(conn_string=postgres.broker_conninfo(parts)).dsn)
-    assert sent["host"] == "/some where/s"
+    assert (sent["host"], sent["port"]) == ("/some where/s", "5432")
     assert (sent["user"], sent["dbname"], sent["password"]) == ("agentstate", "agentstate", "")
 
 
