@@ -70,7 +70,7 @@ def signs() -> list[Sign]:
         ),
         Sign("spree", "/budgets", r"\?tab=refused", ("refused-charges",)),
         Sign("shared budget", "/budgets", r"[0-9a-f]{4}-\d+\.tokens", ("budget-nearly-used",)),
-        Sign("poison", "/runs?q=status:failed", "failed"),
+        Sign("poison", "/runs?q=status:failed+tag:poison", r'href="/runs/[^"?]+-\d+"'),
         Sign("old release", "/workers", r"0\.9\.4"),
     ]  # fmt: skip
 

@@ -1,46 +1,25 @@
 """Makes the runs that the fleet works on: each plays one draft back, under a key of its own.
 
 Every few runs one has a budget that is too small, one kills every worker that takes it, and one has
-sub-agents: child runs that are charged to the same shared budgets as their parent.
+sub-agents, whose shared budgets are opened here; the worker that plays it starts them.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
 from random import Random
 
-from agentstate_client import AgentStateError, Client, Event, Exists, NewBudget, RawJSON
-from agentstate_client.payloads import encode
+from agentstate_client import AgentStateError, Client, Exists, Refused
 
 from tasks.drafts import RunDraft
-from tasks.simulate import plain
 from tasks.simulate.processes import Stop
+from tasks.simulate.runs import NotOpened, Order, create, open_shared_budgets
 from tasks.simulate.scenario import Scenario
 from tasks.simulate.shift import Shift
-from tasks.simulate.worker import TROUBLE_SECONDS
 
-TIGHT_PART = 0.6
-# A family's shared budget, against what its runs spend when all goes well; and their own caps, so
-# much above it that it is the shared one that a spree meets.
-FAMILY_PART, MEMBER_PART = 1.2, 10
-POISON_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Which draft run number `number` plays back, whether its budgets are too small or it kills
-    who takes it, and what its sub-agents play.
-    """
-
-    number: int
-    draft: RunDraft
-    tight: bool = False
-    poison: bool = False
-    children: tuple[RunDraft, ...] = ()
+TROUBLE_SECONDS = 1.0
 
 
 def order(*, number: int, drafts: Mapping[str, RunDraft], scenario: Scenario) -> Order:
@@ -99,7 +78,7 @@ class Feeder:
             return b""
 
     def _make(self, client: Client) -> None:
-        """One run; tried again until it is there, and never twice."""
+        """One run; tried again until it is there or refused for good, and never twice."""
         self.made += 1
         wanted = order(number=self.made, drafts=self.drafts, scenario=self.scenario)
         key = f"{wanted.draft.key[:170]}-{self.session}-{self.made}"
@@ -108,14 +87,9 @@ class Feeder:
             self._try(lambda: open_shared_budgets(self.shift, family, key=key))
         if self._try(lambda: create(client, wanted, key=key, tag=self.shift.tag)):
             self.tell("created", run=key)
-        for number, draft in enumerate(wanted.children, start=1):
-            child = f"{key}.{number}"
-            made = partial(create_child, client, draft, key=child, parent=key, tag=self.shift.tag)
-            if self._try(made):
-                self.tell("created", run=child, parent=key)
 
     def _try(self, make: Callable[[], None]) -> bool:
-        """Make it, again and again until it is there; whether it is."""
+        """Make it, again and again until it is there or never will be; whether it is."""
         while not self.stop.is_set:
             try:
                 make()
@@ -124,71 +98,8 @@ class Feeder:
             except (AgentStateError, NotOpened) as failure:
                 self.tell("trouble", detail=str(failure)[:300])
                 self.stop.wait(TROUBLE_SECONDS)
+                if isinstance(failure, Refused) and failure.retry == "never":
+                    return False
                 continue
             return True
         return False
-
-
-def create(client: Client, wanted: Order, *, key: str, tag: str) -> None:
-    """The run of an order. The shared budgets of its family are open already."""
-    draft = wanted.draft
-    client.create(
-        key=key,
-        task=draft.task,
-        tags=sorted({*draft.tags, tag})[:50],
-        attrs=_attrs(draft, **({"poison": True} if wanted.poison else {})),
-        max_attempts=POISON_ATTEMPTS if wanted.poison else None,
-        budgets=_budgets(draft, family=key if wanted.children else None, tight=wanted.tight),
-        events=[Event(event.type, RawJSON(event.data.text), event.id) for event in draft.opening],
-    )
-
-
-def create_child(client: Client, draft: RunDraft, *, key: str, parent: str, tag: str) -> None:
-    """A sub-agent's run: under its parent, and charged to the parent's shared budgets."""
-    client.create(
-        key=key,
-        task=f"Sub-agent: {draft.task}"[:500],
-        parent=parent,
-        tags=sorted({*draft.tags, tag, "sub-agent"})[:50],
-        attrs=_attrs(draft),
-        budgets=_budgets(draft, family=parent),
-        events=[Event(event.type, RawJSON(event.data.text), event.id) for event in draft.opening],
-    )
-
-
-class NotOpened(Exception):
-    """A shared budget could not be opened just now."""
-
-
-def open_shared_budgets(shift: Shift, drafts: Sequence[RunDraft], *, key: str) -> None:
-    """One for each name that any of the drafts spends from. Raises NotOpened; again is harmless."""
-    units = {budget.name: budget.unit for draft in drafts for budget in draft.budgets}
-    for name, unit in units.items():
-        cap = int(sum(draft.spent(name) for draft in drafts) * FAMILY_PART)
-        document = {"name": _shared(key, name), "cap": cap, "unit": unit}
-        code, why = plain.send(shift, "POST", "budgets", document)
-        if code not in (plain.ACCEPTED, Exists.code):
-            raise NotOpened(f"budget {document['name']}: {code} {why}")
-
-
-def _shared(key: str, name: str) -> str:
-    """Of a family, within the 64 characters of a budget's name."""
-    return f"{key[-40:].lstrip('-._:@~')}.{name}"[:64]
-
-
-def _attrs(draft: RunDraft, **more: bool) -> RawJSON:
-    return RawJSON(encode({"draft": draft.key, **draft.attrs.value(), **more}).decode())
-
-
-def _budgets(draft: RunDraft, *, family: str | None, tight: bool = False) -> list[NewBudget]:
-    return [
-        NewBudget(
-            name=budget.name,
-            unit=budget.unit,
-            cap=int(draft.spent(budget.name) * TIGHT_PART)
-            if tight
-            else budget.cap * (MEMBER_PART if family else 1),
-            parent=_shared(family, budget.name) if family else None,
-        )
-        for budget in draft.budgets
-    ]

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +34,7 @@ from tasks.drafts import RunDraft, Step
 from tasks.simulate import plain
 from tasks.simulate.plan import Fault
 from tasks.simulate.processes import Deeds, Stop
+from tasks.simulate.runs import SUB_AGENTS, create_child
 from tasks.simulate.shift import Shift
 
 __all__ = ["Playing", "Shift", "Worker"]
@@ -110,7 +111,7 @@ class Worker:
         lease = run.lease
         assert lease is not None, "what is claimed has a lease"
         self.tell("claimed", run=run.key, token=lease.token, taken_from=lease.taken_from)
-        playing = Playing(self, run, token=lease.token, between=lambda: self.announce(client))
+        playing = Playing(self, run, token=lease.token, client=client)
         self.was_frozen = False
         try:
             playing.play()
@@ -141,10 +142,8 @@ class Worker:
 class Playing:
     """A claimed run on its way through the steps of its draft."""
 
-    def __init__(
-        self, worker: Worker, run: Run, *, token: int, between: Callable[[], None] = lambda: None
-    ) -> None:
-        self.worker, self.run, self.token, self.between = worker, run, token, between
+    def __init__(self, worker: Worker, run: Run, *, token: int, client: Client) -> None:
+        self.worker, self.run, self.token, self.client = worker, run, token, client
         self.shift, self.tell = worker.shift, worker.tell
         self.unwritten: Step | None = None
 
@@ -158,13 +157,23 @@ class Playing:
             return
         poison = bool(seen.attrs.get("poison"))
         try:
+            self._start_sub_agents(seen.attrs.get(SUB_AGENTS) or ())
             for at in range(seen.counters.get("steps_done", 0), len(draft.steps)):
-                self.between()
+                self.worker.announce(self.client)
                 self._do(draft, at, poison=poison and at > 0)
         except BudgetExhausted as refused:
             self._stop_for_money(refused)
             return
         self.end(draft.status, RawJSON(draft.result.text) if draft.result else None)
+
+    def _start_sub_agents(self, names: Sequence[str]) -> None:
+        """Whoever plays it first; the next holder meets them."""
+        for number, name in enumerate(names, start=1):
+            draft = self.worker.drafts.get(name)
+            if draft is not None and create_child(
+                self.client, draft, number=number, parent=self.run, tag=self.shift.tag
+            ):
+                self.tell("created", run=f"{self.run.key}.{number}", parent=self.run.key)
 
     def end(self, status: str, result: RawJSON | None) -> None:
         self.run.transition(status, result=result)

@@ -6,8 +6,9 @@ import pytest
 
 from tasks.samples import OWN_FOLDER, read_drafts
 from tasks.simulate import scenario
-from tasks.simulate.feeder import FAMILY_PART, _budgets, _shared, order
+from tasks.simulate.feeder import order
 from tasks.simulate.plan import Fault, faults
+from tasks.simulate.runs import FAMILY_PART, _budgets, _shared
 from tasks.simulate.scenario import BadScenario, Phase, Scenario
 
 DRAFTS = {d.key: d for path in OWN_FOLDER.glob("*.jsonl") for d in read_drafts(path)}

@@ -15,9 +15,9 @@ from agentstate.store.models import Budget, Event, Refusal, Run
 from agentstate.store.models import Worker as WorkerRow
 from agentstate.store.payloads import RawJSON
 from tasks.drafts import RunDraft, Step
-from tasks.simulate.feeder import Order, create, create_child, open_shared_budgets
 from tasks.simulate.plan import Fault
 from tasks.simulate.processes import Stop
+from tasks.simulate.runs import Order, create, open_shared_budgets
 from tasks.simulate.worker import OLD_VERSION, STAMPEDE_WRITERS, Playing, Shift, Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -120,7 +120,7 @@ def test_a_worker_goes_on_where_the_one_before_it_came_to(fleet):
     fleet.create()
     with fleet.client() as client:
         (run,) = client.claim(tag="fleet")
-        Playing(fleet.worker(), run, token=run.lease.token)._write(DRAFT.steps[0])
+        Playing(fleet.worker(), run, token=run.lease.token, client=client)._write(DRAFT.steps[0])
         run.release()
     fleet.work_until_idle(fleet.worker())
 
@@ -187,7 +187,6 @@ def test_a_spree_in_a_family_meets_the_budget_that_they_share(fleet):
         open_shared_budgets(fleet.shift, (DRAFT, DRAFT), key="r-1")
         open_shared_budgets(fleet.shift, (DRAFT, DRAFT), key="r-1")
         create(client, wanted, key="r-1", tag=fleet.shift.tag)
-        create_child(client, DRAFT, key="r-1.1", parent="r-1", tag=fleet.shift.tag)
     worker = fleet.worker()
     worker.deeds.add(Fault.SPREE)
     fleet.work_until_idle(worker)
@@ -215,7 +214,7 @@ def test_a_worker_whose_run_was_taken_back_writes_too_late_and_is_fenced(fleet):
     worker = fleet.worker()
     with fleet.client() as client:
         (run,) = client.claim(tag="fleet")
-        playing = Playing(worker, run, token=run.lease.token)
+        playing = Playing(worker, run, token=run.lease.token, client=client)
         playing.unwritten = DRAFT.steps[0]
         execute(
             ReclaimLease(
