@@ -130,6 +130,7 @@ def celery(broker: Broker, open_folder: Path, transactional_db: None) -> Iterato
         yield celery
     finally:
         celery.end()
+        print(celery.log())  # shown when the test failed
         empty_queues(celery)
 
 

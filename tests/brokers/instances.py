@@ -23,10 +23,9 @@ from tests.bootstrap.conftest import eventually
 START_SECONDS = 300
 # Debian's rabbitmq-server changes to another user; the script behind it does not.
 RABBITMQ_SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-# RabbitMQ has no visibility timeout; what comes near is how long it waits for an acknowledgement.
+# How often RabbitMQ looks for what is not acknowledged; a minute is its own choice.
 RABBITMQ_SETTINGS = """\
-[{rabbit, [{consumer_timeout, 4000}, {channel_tick_interval, 500},
-           {loopback_users, []}, {tcp_listen_options, [{nodelay, true}]}]},
+[{rabbit, [{channel_tick_interval, 500}, {tcp_listen_options, [{nodelay, true}]}]},
  {kernel, [{inet_dist_use_interface, {127,0,0,1}}]}].
 """
 
@@ -57,6 +56,9 @@ class Broker:
 
     def kill(self) -> None:
         """SIGKILL, as a machine that loses its power."""
+
+    def wait_for_acknowledgements(self, seconds: float) -> None:
+        """From now on so long. Those with a visibility timeout have it from their clients."""
 
     def end(self) -> None:
         """No process and no file of it is left."""
@@ -153,6 +155,16 @@ class RabbitMQ(Server):
         self.start(found("epmd"), **settings)
         self.start(found("rabbitmq-server", RABBITMQ_SCRIPT), **settings)
         self.wait_until_it_answers()
+
+    def wait_for_acknowledgements(self, seconds: float) -> None:
+        """It has no visibility timeout; this is what comes near. For channels that are opened
+        from now on."""
+        tool = found("rabbitmqctl", "/usr/lib/rabbitmq/bin/rabbitmqctl")
+        order = f"application:set_env(rabbit, consumer_timeout, {int(seconds * 1000)})."
+        subprocess.run(
+            [tool, "eval", order], cwd=self.folder, env=os.environ | self.settings(), check=True,
+            stdout=subprocess.DEVNULL, timeout=START_SECONDS,
+        )  # fmt: skip
 
     def settings(self) -> dict[str, str]:
         def at(name: str) -> str:

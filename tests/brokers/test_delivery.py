@@ -15,6 +15,7 @@ from agentstate.store.commands import AcquireLease, CreateRun
 from agentstate.store.execute import execute
 from agentstate.store.keys import create_key
 from agentstate.store.models import Event, Lease, Run
+from tests.brokers.app import VISIBILITY_SECONDS
 from tests.brokers.conftest import PATIENCE_SECONDS, eventually, kill_group
 from tests.tasks.test_fleet import children
 
@@ -73,7 +74,16 @@ def test_a_task_of_a_killed_process_of_the_pool_is_done_by_another(celery):
     assert written() == 1
 
 
-def test_a_task_longer_than_the_broker_waits_runs_twice_and_has_one_effect(celery):
+@pytest.fixture
+def impatient(broker):
+    broker.wait_for_acknowledgements(VISIBILITY_SECONDS)
+    yield
+    broker.wait_for_acknowledgements(1_800)
+
+
+def test_a_task_longer_than_the_broker_waits_runs_twice_and_has_one_effect(impatient, celery):
+    """RabbitMQ closes the channel then, and Celery's worker ends; another one goes on."""
+    celery.worker()
     celery.worker()
     send_slow_task(celery)
 
@@ -127,7 +137,7 @@ def shift(celery, live_server):
 
 
 def test_a_warm_stop_lets_a_shift_end_and_leaves_its_runs_free(celery, shift):
-    worker = shift(8)
+    worker = shift(15)
     worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(PATIENCE_SECONDS) == 0, celery.log()
