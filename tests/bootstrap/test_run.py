@@ -72,6 +72,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_the_first_start_installs_and_the_next_ones_do_not(start, checkout, tmp_path):
     code, out, err = outcome(start("demo", "a b", cwd=tmp_path))
     assert (code, out) == (0, f"1.0 ['demo', 'a b'] {tmp_path}\n")
@@ -84,6 +85,7 @@ def test_the_first_start_installs_and_the_next_ones_do_not(start, checkout, tmp_
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_several_first_starts_at_once_install_once(start, checkout):
     outcomes = [outcome(process) for process in [start("serve") for _ in range(3)]]
     assert [code for code, _, _ in outcomes] == [0, 0, 0]
@@ -93,6 +95,7 @@ def test_several_first_starts_at_once_install_once(start, checkout):
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_a_venv_for_development_serves_as_well_and_a_newer_lock_is_installed(
     start, checkout, wheels
 ):
@@ -108,6 +111,7 @@ def test_a_venv_for_development_serves_as_well_and_a_newer_lock_is_installed(
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_a_package_with_another_hash_is_not_installed_and_why_is_told(start, checkout, wheels):
     (checkout / "requirements.lock").write_text("tiny==1.0 --hash=sha256:" + "0" * 64 + "\n")
     code, out, err = outcome(start("demo"))
@@ -118,6 +122,7 @@ def test_a_package_with_another_hash_is_not_installed_and_why_is_told(start, che
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_a_venv_whose_python_is_gone_is_made_anew(start, checkout):
     assert outcome(start("demo"))[0] == 0
     (checkout / ".venv" / "bin" / "python").unlink()
@@ -140,6 +145,7 @@ def test_without_a_python_one_line_says_what_is_needed(start, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_modules_in_the_folder_of_the_caller_are_not_taken(start, tmp_path):
     (tmp_path / "tiny.py").write_text("VALUE = 'stranger'")
     assert outcome(start("demo", cwd=tmp_path))[1].startswith("1.0")

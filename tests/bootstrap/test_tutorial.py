@@ -77,6 +77,7 @@ def test_every_block_is_one_that_the_test_knows():
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_the_tutorial_works_as_written(server, terminal, port):
     told = [(kind, text.replace(":8000", f":{port}")) for kind, text in blocks()[1:]]
     script = "".join(f"{text}\necho '{MARK}'\n" for kind, text in told if kind == "sh")

@@ -23,7 +23,7 @@ from tests.bootstrap.conftest import ROOT, eventually
 from tests.bootstrap.sites import begin, end, environment, run, wait_for_start
 from tests.client.proxy import Proxy
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.many]
 
 PATIENCE_SECONDS = 240
 

@@ -121,6 +121,7 @@ def test_workers_are_tested_against_the_real_server(project, where):
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_each_process_of_xdist_has_a_server_of_its_own(project):
     done = run_pytest(project, "-n", "2")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,6 +15,7 @@ ROW = r"^  {name} +([\d.]+) s +(?:[\d.]+ s|before) +([\d.]+) s   \S"
 
 
 @pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("name", INCIDENTS)
 def test_an_incident_is_shown_told_and_resolved(open_folder, name):
     home = open_folder / "home"

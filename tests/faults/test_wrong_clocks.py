@@ -139,6 +139,7 @@ def database_now() -> Any:
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_with_any_clock_the_same_is_stored_and_the_time_is_the_databases(store, workers):
     began_at = database_now()
     work(workers)
@@ -178,6 +179,7 @@ def shape(store: Asking, run: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_with_any_clock_a_worker_stops_before_the_store_lets_anybody_else_in(store, proxy, workers):
     for worker in workers:
         worker.next("held")
