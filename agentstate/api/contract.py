@@ -68,13 +68,13 @@ IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "description": 'write only if the run has this version; as "v7", with the quotes',
-    "schema": {"type": "string", "pattern": r'^(\*|"v[1-9][0-9]{0,17}")$'},
+    "schema": {"type": "string", "pattern": '^"v[1-9][0-9]{0,17}"$'},
 }
 IF_MATCH_BUDGET = {
     "name": "If-Match",
     "in": "header",
     "description": 'write only if the budget has this version; as "b3", with the quotes',
-    "schema": {"type": "string", "pattern": r'^(\*|"b[1-9][0-9]{0,17}")$'},
+    "schema": {"type": "string", "pattern": '^"b[1-9][0-9]{0,17}"$'},
 }
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -189,11 +189,12 @@ def contract(
     takes_body: bool = False,
     headers: Sequence[dict[str, Any]] = (),
     lines: str = "",
+    also: Sequence[HTTPStatus] = (),
 ) -> dict[str, Any]:
     """What a route says of itself, as keyword arguments of ninja's decorators.
 
     answers: None when it is no JSON (`lines`). access: who may call it; None: anybody.
-    refuses: codes beside those that every call has.
+    refuses: codes beside those that every call has. also: what HTTP itself refuses here.
     """
     keyed = IDEMPOTENCY_KEY in headers
     refused: list[type[Refusal]] = [*ALWAYS, *refuses]
@@ -220,17 +221,18 @@ def contract(
                 *headers,
                 *([ATTEMPTS_MAX, DEADLINE] if ATTEMPT in headers else []),
             ],
-            "responses": {int(status): done} | _problems(refused, takes_body=takes_body),
+            "responses": {int(status): done}
+            | _problems(refused, also=[*also, *(OF_BODIES if takes_body else ())]),
             "x-scopes": list(access.scopes) if access else [],
         },
     }
 
 
-def _problems(refused: Sequence[type[Refusal]], *, takes_body: bool) -> dict[int, Any]:
+def _problems(refused: Sequence[type[Refusal]], *, also: Sequence[HTTPStatus]) -> dict[int, Any]:
     codes: dict[int, set[str]] = defaultdict(set)
     for cls in refused:
         codes[STATUS[cls]].add(cls.code)
-    for status in (*OF_HEADS, *(OF_BODIES if takes_body else ())):
+    for status in (*OF_HEADS, *also):
         codes[status.value].add(Malformed.code)
     codes[INTERNAL.status].add(INTERNAL.code)
     return {

@@ -56,6 +56,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _PLAIN, _EDGE = r"[^\u0000-\u001f\u007f-\u009f]", r"[^\u0000-\u001f\u007f-\u009f\s]"
 ONE_LINE = f"^{_EDGE}({_PLAIN}*{_EDGE})?$"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CURSOR = re.compile(r"[!-~]+")
 _OPERATION = re.compile(r"[a-z][a-z_-]{0,63}")
 _STATUSES = tuple(str(status) for status in MOVES)
 
@@ -386,13 +387,17 @@ def _search(value: Any) -> str:
 
 
 def _cursor(value: Any) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= CURSOR_CHARS or not value.isascii():
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= CURSOR_CHARS
+        or not _CURSOR.fullmatch(value)
+    ):
         raise broken_rule("a cursor that this API has given out")
     return value
 
 
 Search = Annotated[str, PlainValidator(_search), _text(1, SEARCH_CHARS)]
-CursorText = Annotated[str, PlainValidator(_cursor), _text(1, CURSOR_CHARS)]
+CursorText = Annotated[str, PlainValidator(_cursor), _text(1, CURSOR_CHARS, pattern="^[!-~]+$")]
 SeqInQuery = Annotated[int, _number_in_query(0, SEQ_MAX), whole(0, SEQ_MAX)]
 TokenInQuery = Annotated[int, _number_in_query(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
 RunsLimit = Annotated[int, _number_in_query(1, RUNS_PER_PAGE), whole(1, RUNS_PER_PAGE)]

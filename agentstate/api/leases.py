@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 from typing import Any
 
 from django.http import HttpResponse
@@ -256,7 +257,11 @@ def list_leases(request: WorkerRequest, wanted: Query[LeasesWanted]) -> HttpResp
 @router.get(
     "/{unit}",
     **contract(
-        "read_lease", answers=schemas.LeaseTold, access=READ, refuses=(NotFound, RunExpired)
+        "read_lease",
+        answers=schemas.LeaseTold,
+        access=READ,
+        refuses=(NotFound, RunExpired),
+        also=(HTTPStatus.METHOD_NOT_ALLOWED,),  # claim and renew are no units
     ),
 )
 def read_lease(request: WorkerRequest, unit: fields.Unit) -> HttpResponse:

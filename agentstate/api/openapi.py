@@ -221,7 +221,6 @@ LINKS: dict[str, dict[str, dict[str, Any]]] = {
         "list_budgets": {"path.key": "$response.body#/key"},
         "verify_run": {"path.key": "$response.body#/key"},
         "export_run": {"path.key": "$response.body#/key"},
-        "list_items": {"query.pk": "run#{$response.body#/key}"},
     },
     "read_run": {
         "change_run": {"path.key": _KEY, "header.If-Match": _ETAG},

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import schemathesis
+from schemathesis.specs.openapi.checks import negative_data_rejection
 
 # Rules that JSON Schema has no words for: what is valid by its shape may still break one of them.
 BEYOND_SHAPE = (
@@ -23,6 +24,12 @@ BEYOND_SHAPE = (
     r"spend: each budget once",
     r"parent: another budget",
     r"slots: (only a budget without a parent can be split|at least \d+, as many as it has.*)",
+    r"after: a sort key of this partition",
+    r"Agentstate-Fence: not with this call",
+    r"by: each of .* once at most",
+    r"target: .* is off: switch it on first",
+    r"address: a URL like .*",
+    r"\S+: an instant as RFC 3339 .* from 1970 to 9998 .*",
     r"after: of a split budget, `cursor` in its place",
     r"(add\.\S+: a counter stays within .*|add: at most 100 counters a run)",
     r"set\.attrs.*: an object, to set something inside it",
@@ -35,6 +42,7 @@ BEYOND_SHAPE = (
     r"operations\[\d+\]\..*",
 )  # fmt: skip
 _BEYOND_SHAPE = re.compile("|".join(f"(?:{rule})" for rule in BEYOND_SHAPE))
+UNKNOWN_HEADER = "Object with unexpected properties"
 SHAPE = ("malformed", "invalid", "unstorable-text")
 
 
@@ -47,6 +55,14 @@ def valid_input_is_taken(ctx: Any, response: Any, case: Any) -> None:
     problem = _problem(response)
     if problem.get("code") in SHAPE and not _BEYOND_SHAPE.fullmatch(problem["detail"]):
         raise AssertionError(f"fits OpenAPI, and is refused: {problem['detail']}")
+
+
+@schemathesis.check
+def invalid_input_is_refused(ctx: Any, response: Any, case: Any) -> None:
+    """What does not fit OpenAPI is refused. A header that nobody knows is nobody's business."""
+    told = case.meta.phase.data if case.meta is not None else None
+    if getattr(told, "description", None) != UNKNOWN_HEADER:
+        negative_data_rejection(ctx, response, case)
 
 
 @schemathesis.check
