@@ -47,7 +47,7 @@ def test_long(arguments: Sequence[str]) -> int:
     """`./run test-long`: those of many cases side by side, then, each by itself, real crashes and
     real time-outs."""
     codes = (
-        pytest(["-m", "long and many and not brokers", *arguments]),
+        pytest(["-m", "long and many and not brokers", *arguments], workers=WORKERS + 1),
         pytest(["-m", "long and not many and not brokers", *arguments], workers=0),
     )
     failed = [code for code in codes if code not in (0, NO_TESTS)]

@@ -49,6 +49,7 @@ class Writer:
 
 
 @pytest.mark.long
+@pytest.mark.many
 def test_what_was_acknowledged_is_there_after_the_database_was_killed_twenty_times(site):
     key = run(site.home, "key", "--name", "w", "--scope", "write", "--scope", "read",
               "--scope", "payloads").stdout.strip()  # fmt: skip
