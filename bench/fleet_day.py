@@ -45,12 +45,15 @@ BUSY_PART = 0.5  # of the runs that ended a minute before: so many must end with
 
 @dataclass(slots=True)
 class Sign:
-    """A fault and where it shows. rules: alerts that are about it; none where no rule is."""
+    """A fault and where it shows. rules: alerts that are about it; none where no rule is. Times
+    are seconds of the day; it began at begun_at.
+    """
 
     fault: str
     page: str
     part: str
     rules: tuple[str, ...] = ()
+    begun_at: float = 0.0
     seen_after: float | None = None
     told_after: float | None = None
 
@@ -201,7 +204,8 @@ def without_celery(day: Day, outcome: Outcome, minutes: float, before: float) ->
     """Workers go on; the console and the alerts say it; then all is caught up within a minute."""
     progress(f"Celery is stopped for {minutes:g} min")
     day.site.supervisor.stop(day.site.background)
-    since, silent = database_now(), Sign("silent sweeper", "/system", SILENT, ())
+    since, stopped_at = database_now(), time.monotonic() - day.began
+    silent = Sign("silent sweeper", "/system", SILENT, begun_at=stopped_at)
     board: list[float] = []
 
     def look(at: float) -> None:
@@ -210,8 +214,8 @@ def without_celery(day: Day, outcome: Outcome, minutes: float, before: float) ->
             board.append(at)
 
     day.turn(time.monotonic() + minutes * 60, look)
+    silent.rules, silent.told_after = ("nobody judges",), board[0] if board else None
     outcome.note(told_of(silent), fine=silent.complete)
-    outcome.note("the alerts said that nobody judges any more", fine=bool(board))
     meanwhile = ended_since(since) / minutes
     outcome.note(
         f"{meanwhile:.1f} runs ended a minute without Celery", fine=meanwhile >= BUSY_PART * before
@@ -247,8 +251,9 @@ def is_caught_up() -> bool:
 def dead_fleet(day: Day, outcome: Outcome, fleet: Child) -> None:
     """Everything that holds a lease dies at once."""
     sign = Sign(
-        "dead fleet", "/leases", in_panel("lapsed-title", "mark-lapsed"), ("lapsed-unclaimed",)
-    )
+        "dead fleet", "/leases", in_panel("lapsed-title", "mark-lapsed"), ("lapsed-unclaimed",),
+        time.monotonic() - day.began,
+    )  # fmt: skip
     assert fleet.pid is not None
     day.site.supervisor.children.remove(fleet)  # it shall not be started again
     os.killpg(fleet.pid, signal.SIGKILL)
@@ -298,12 +303,13 @@ def database_now() -> object:
 
 
 def told_of(sign: Sign) -> str:
-    alert = told(sign.told_after) if sign.rules else "no rule is about it"
-    return f"{sign.fault}: on {sign.page} after {told(sign.seen_after)}; alert: {alert}"
+    alert = told(sign.told_after, sign.begun_at) if sign.rules else "no rule is about it"
+    seen = told(sign.seen_after, sign.begun_at)
+    return f"{sign.fault}: on {sign.page} after {seen}; alert: {alert}"
 
 
-def told(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{seconds:.0f} s"
+def told(seconds: float | None, begun_at: float = 0.0) -> str:
+    return "never" if seconds is None else f"{seconds - begun_at:.0f} s"
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ import contextlib
 
 import psycopg
 import pytest
-from agentstate_client import AgentStateError, Client
 
 from agentstate import postgres
 from agentstate.embedded import EmbeddedPostgres
+from tasks.simulate import plain
+from tasks.simulate.shift import Shift
 from tests.bootstrap.conftest import open_folder
 from tests.bootstrap.sites import begin, end, run, wait_for_start
 from tests.brokers.conftest import eventually
@@ -54,35 +55,33 @@ def lapsed(site):
     return [key for (key,) in rows]
 
 
-def lease(client, key):
-    """A run whose holder is never heard of again."""
+def leave(shift, run):
+    """A run whose holder is never heard of again; asked for until the database is there."""
+    made = {"key": run, "task": "Fix it"}
+    held = {"owner": "gone~0001", "ttl_seconds": 1}
 
-    def try_to():
-        with contextlib.suppress(AgentStateError):
-            client.create(key=key, task="Fix it", tags=["left"])
-            return client.claim(ttl_seconds=1, tag="left")
-        return None
+    def ask(path, document, *fine):
+        return plain.send(shift, "POST", path, document)[0] in (plain.ACCEPTED, *fine)
 
-    eventually(try_to)
+    eventually(lambda: ask("runs", made, "exists"))
+    eventually(lambda: ask(f"leases/run:{run}/acquire", held))
 
 
 def test_a_broker_that_is_killed_loses_nothing_that_matters(site, broker):
     key = run(site.home, "key", "--name", "w", "--scope", "write", "--scope", "read",
               "--scope", "payloads").stdout.strip()  # fmt: skip
     eventually(lambda: passes(site) >= 1)
-    with Client(site.url, key, worker="w-1") as client:
-        lease(client, "before")
-        if broker.name == "pgmq":
-            site.kill_database()
-        else:
-            broker.kill()
-        lease(client, "meanwhile")
-        broker.begin()
-        seen = passes(site)
-        eventually(lambda: passes(site) >= seen + 2)
-        eventually(lambda: len(lapsed(site)) == 2)
-        seen = passes(site)
-        eventually(lambda: passes(site) >= seen + 2)
+    shift = Shift(url=site.url, key=key)
+    leave(shift, "before")
+    if broker.name == "pgmq":
+        site.kill_database()
+    else:
+        broker.kill()
+    leave(shift, "meanwhile")
+    broker.begin()
+    eventually(lambda: len(lapsed(site)) == 2)
+    seen = passes(site)
+    eventually(lambda: passes(site) >= seen + 2)
 
     assert lapsed(site) == ["before", "meanwhile"]
     verified = run(site.home, "manage", "verify", CELERY_BROKER_URL=broker.url)
