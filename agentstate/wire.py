@@ -16,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from agentstate.bridge import Refused, problem_answer
+from agentstate.phrases import phrase_of
 from agentstate.request_ids import request_id_of
 
 # From the first byte of a connection or a request until its head is there.
@@ -137,7 +138,7 @@ def _written(refused: Refused, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 def _refusal(status: HTTPStatus, detail: str) -> Refused:
     return Refused(
-        status=status, code="malformed", title=status.phrase, retry="never", detail=detail
+        status=status, code="malformed", title=phrase_of(status), retry="never", detail=detail
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from http import HTTPStatus
 from typing import Any
 
 from agentstate.api import examples
 from agentstate.api.examples import Example
 from agentstate.api.problems import Kind
+from agentstate.phrases import phrase_of
 
 
 def meaning(kind: Kind) -> list[str]:
@@ -30,7 +30,7 @@ def request_text(example: Example) -> str:
 
 
 def answer_text(example: Example) -> str:
-    lines = [f"{example.status} {HTTPStatus(example.status).phrase}"]
+    lines = [f"{example.status} {phrase_of(example.status)}"]
     lines += [f"{name}: {value}" for name, value in example.headers.items()]
     return "\n".join([*lines, "", _json(example.answer)])
 

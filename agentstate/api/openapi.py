@@ -14,6 +14,7 @@ from typing import Any
 from agentstate.api import examples
 from agentstate.api.problems import MEDIA_TYPE, REPEATABLE, REPLAYED
 from agentstate.api.schemas import ProblemTold
+from agentstate.phrases import phrase_of
 from agentstate.store.errors import RateLimited
 
 REF = "#/components/schemas/{model}"
@@ -184,7 +185,7 @@ def problem_answer(status: int, codes: Sequence[str]) -> Members:
         if (example := examples.refused(code)) and example.status == status
     }
     return told | {
-        "description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}",
+        "description": f"{phrase_of(status)}: {', '.join(codes)}",
         "content": {MEDIA_TYPE: {"schema": schema} | ({"examples": shown} if shown else {})},
     }
 

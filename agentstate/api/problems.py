@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.encoding import escape_uri_path
 
 from agentstate.api.advice import ADVICE, Advice
+from agentstate.phrases import phrase_of
 from agentstate.store import errors
 from agentstate.store.errors import Refusal, Retry, every_refusal
 from agentstate.store.keys import Unauthenticated
@@ -140,7 +141,7 @@ def problem_members(
     members = _members(
         request,
         code=refusal.code,
-        title=HTTPStatus(status).phrase if status else refusal.title,
+        title=phrase_of(status) if status else refusal.title,
         status=status or STATUS[type(refusal)],
         retry=refusal.retry,
         detail=refusal.detail,

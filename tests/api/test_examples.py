@@ -39,7 +39,8 @@ TOLD = ("ETag", "Location", "Idempotent-Replayed", "Agentstate-Duplicate", "Retr
 # Their answers have times and sizes that were measured: only their shape is compared.
 MEASURED = ("list_alerts", "read_rates")
 # Ids and secrets that are made at random.
-MADE = re.compile(r"(msg_|whsec_)[A-Za-z0-9+/=]+")
+# Ids, secrets, and cursors, which are signed with the site's own key.
+MADE = re.compile(r'(msg_|whsec_|"(?:next|prev|cursor)": ")[A-Za-z0-9+/=:_-]+')
 
 
 class Story:
