@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from agentstate.cli.output import progress, result
 from agentstate.cli.site import (
     FLEET_STOP_SECONDS,
+    INTERRUPTED,
     Site,
     background_children,
     fleet_child,
@@ -150,6 +151,8 @@ def main() -> int:
         day = open_day(site, options)
         try:
             live(day, outcome)
+        except KeyboardInterrupt:
+            return INTERRUPTED
         finally:
             day.ground.close()
     for line in outcome.lines:
