@@ -396,7 +396,11 @@ def _cursor(value: Any) -> str:
     return value
 
 
-Search = Annotated[str, PlainValidator(_search), _text(1, SEARCH_CHARS)]
+Search = Annotated[
+    str,
+    PlainValidator(_search),
+    _text(1, SEARCH_CHARS, pattern=f"^{_PLAIN}*{_EDGE}{_PLAIN}*$"),
+]
 CursorText = Annotated[str, PlainValidator(_cursor), _text(1, CURSOR_CHARS, pattern="^[!-~]+$")]
 SeqInQuery = Annotated[int, _number_in_query(0, SEQ_MAX), whole(0, SEQ_MAX)]
 TokenInQuery = Annotated[int, _number_in_query(1, TOKEN_MAX), whole(1, TOKEN_MAX)]
