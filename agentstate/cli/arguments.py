@@ -215,8 +215,8 @@ def add_fuzz(commands: Commands) -> None:
         "OpenAPI and what does not, and goes from call to call along its links. Exits non-zero "
         "when an answer is not as described.",
     )  # fmt: skip
-    trial.add_argument("--examples", type=whole(1, 100_000), default=150, metavar="N",
-                       help="made for each call, and sequences of calls (default 150: some "
+    trial.add_argument("--examples", type=whole(1, 100_000), default=160, metavar="N",
+                       help="made for each call, and sequences of calls (default 160: some "
                             "20,000 cases in all)")  # fmt: skip
     trial.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
                        help="the same input as another run with this seed")  # fmt: skip
