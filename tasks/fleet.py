@@ -18,7 +18,7 @@ from tasks.simulate.scenario import names
 
 # Well below the broker's visibility timeout (600 s): a longer task would be given out twice.
 SECONDS_MAX = 300
-GRACE_SECONDS = 15
+GRACE_SECONDS = 30
 ROOT = Path(__file__).resolve().parent.parent
 
 
