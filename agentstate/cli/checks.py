@@ -14,6 +14,7 @@ from agentstate.cli.output import CommandFailure, progress, result
 ROOT = Path(__file__).resolve().parent.parent.parent
 USUAL = "not long and not brokers"
 NO_TESTS = 5  # pytest's exit code when none was chosen
+BROKERS = 3
 WORKERS = 2  # of pytest-xdist; each has a database of its own
 # What another PostgreSQL could change: everything that talks to it, but for browsers and starts.
 # Where SQL is written; the API and the client ask the store alone.
@@ -76,7 +77,8 @@ def test_brokers(arguments: Sequence[str]) -> int:
             f"no {' and no '.join(missing)} on the PATH: install it (Debian: apt-get install "
             f"{' '.join(missing)}). The tests start their own, on loopback, and stop them"
         )
-    spread = ["-n", str(WORKERS), "--dist", "loadgroup"]
+    # They wait more than they work: for a broker to give something out again.
+    spread = ["-n", str(BROKERS), "--dist", "loadgroup"]
     return pytest(["-m", "brokers", "tests/brokers", *spread, *arguments])
 
 
