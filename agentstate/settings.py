@@ -48,6 +48,8 @@ ALLOWED_HOSTS = env.words("AGENTSTATE_HOSTS", default=("localhost", "127.0.0.1",
 CSRF_TRUSTED_ORIGINS = env.origins("AGENTSTATE_ORIGINS")
 # True behind a proxy that speaks HTTPS and sets X-Forwarded-Proto: cookies only over HTTPS, HSTS.
 HTTPS = env.flag("AGENTSTATE_HTTPS", default=False)
+# A second web process, loaded and idle, that begins the moment the first one dies.
+AGENTSTATE_STANDBY = env.flag("AGENTSTATE_STANDBY", default=True)
 
 INSTALLED_APPS = [
     "agentstate.store",

@@ -2,7 +2,8 @@
 
 Each child is the leader of a process group of its own, so that Ctrl-C reaches only the supervisor
 and a child's own children end with it. A child that dies is started again, at once the first time
-and then with growing pauses. The database's server is watched in the same loop.
+and then with growing pauses. Of a child that is slow to start another can stand by, with everything
+loaded, until it is told to begin. The database's server is watched in the same loop.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ TURN_SECONDS = 0.2  # how often children are looked at; a signal ends the wait a
 DATABASE_TURN_SECONDS = 1.0
 PAUSES_SECONDS = (0.0, 0.5, 1, 2, 4, 8, 15)  # before each further start of a child that keeps dying
 STEADY_SECONDS = 30.0  # a child that ran this long has not been dying
+STAND_BY_SECONDS = 3.0  # after a start, which has the processor first, until the next stands by
+BEGIN = b"begin\n"  # what a process that stands by is told
 STOP_SECONDS = 7.5  # from the request to end until SIGKILL; a Celery worker takes 4 to 7
 LONGEST_LOG_BYTES = 16 * 2**20
 ECHO_SECONDS = 0.5
@@ -44,7 +47,10 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     pass_fds: tuple[int, ...] = ()
     may_end: bool = False  # its end with code 0 is no failure
+    stands_by: bool = False  # it loads, waits for a line of its input, and only then begins
     process: subprocess.Popen[bytes] | None = None
+    standby: subprocess.Popen[bytes] | None = None
+    stand_by_at: float = 0.0
     started_at: float = 0.0  # monotonic, as are all times here
     start_again_at: float | None = None
     failures: int = 0
@@ -119,20 +125,42 @@ class Supervisor:
         return child
 
     def _start(self, child: Child) -> None:
+        waiting, child.standby = child.standby, None
+        if waiting is None or waiting.poll() is not None or not begin(waiting):
+            waiting = self._launch(child)
+            if child.stands_by:
+                begin(waiting)
+        child.process = waiting
+        child.started_at, child.start_again_at = time.monotonic(), None
+        child.stand_by_at = child.started_at + STAND_BY_SECONDS
+
+    def _launch(self, child: Child) -> subprocess.Popen[bytes]:
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
-            child.process = subprocess.Popen(
+            process = subprocess.Popen(
                 child.command,
                 cwd=self.folder,
                 env=os.environ | dict(child.environment),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if child.stands_by else subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=child.pass_fds,
                 start_new_session=True,
             )
-        child.started_at, child.start_again_at = time.monotonic(), None
-        self._tell_janitor(f"+{child.pid}")
+        self._tell_janitor(f"+{process.pid}")
+        return process
+
+    def _keep_standby(self, child: Child, now: float) -> None:
+        """Have one stand by. One that cannot load says so in the log, and is tried now and then."""
+        if not child.stands_by or now < child.stand_by_at:
+            return
+        if child.standby is not None and child.standby.poll() is not None:
+            self._tell_janitor(f"-{child.standby.pid}")
+            child.standby, child.stand_by_at = None, now + PAUSES_SECONDS[-1]
+        elif child.standby is None:
+            with contextlib.suppress(OSError):  # no memory: later, perhaps
+                child.standby = self._launch(child)
+            child.stand_by_at = now + STAND_BY_SECONDS
 
     def _start_janitor(self) -> None:
         self._janitor = subprocess.Popen(
@@ -177,11 +205,12 @@ class Supervisor:
         now = time.monotonic()
         if child.is_running():
             self._trim(child.log)
-        elif child.start_again_at is not None:
-            if now >= child.start_again_at:
-                self._start_again(child)
-        elif child.process is not None:
+            self._keep_standby(child, now)
+            return
+        if child.process is not None:
             self._note_death(child, now)
+        if child.start_again_at is not None and now >= child.start_again_at:
+            self._start_again(child)
 
     def _start_again(self, child: Child) -> None:
         try:
@@ -251,6 +280,7 @@ class Supervisor:
         a second signal comes. They are no longer looked after."""
         deadline = time.monotonic() + within_seconds
         for child in children:
+            self._dismiss_standby(child)
             self.ask_to_end(child)
         while time.monotonic() < deadline and not self.is_urged():
             if not any(child.is_running() for child in children):
@@ -263,6 +293,14 @@ class Supervisor:
                 self._tell_janitor(f"-{child.pid}")
         self.children = [child for child in self.children if child not in children]
 
+    def _dismiss_standby(self, child: Child) -> None:
+        """It has begun nothing, so there is nothing to wait for."""
+        if child.standby is not None:
+            child.standby.kill()
+            child.standby.wait()
+            self._tell_janitor(f"-{child.standby.pid}")
+            child.standby = None
+
     def is_urged(self) -> bool:
         """Whether a person asked twice. What comes at once with the first is only an echo."""
         return len(self.signals) > 1 and self.signals[-1] - self.signals[0] > ECHO_SECONDS
@@ -270,6 +308,17 @@ class Supervisor:
     def _end_group(self, child: Child, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, number) if child.process else None
+
+
+def begin(process: subprocess.Popen[bytes]) -> bool:
+    """Tell a process that stands by to begin. False when it is not there to hear it."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(BEGIN)
+        process.stdin.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def manner_of(code: int) -> str:

@@ -1,8 +1,10 @@
 """The web process of `./run`: uvicorn on a socket that the supervisor holds open.
 
-    python -m agentstate.web FD
+    python -m agentstate.web FD [--when-told]
 
-While this process is away, connections wait in the socket's queue instead of being refused.
+While this process is away, connections wait in the socket's queue instead of being refused. With
+--when-told it loads everything and begins at a line of its input: loading takes two seconds of a
+processor, and on a busy machine many more, that nobody waits for when it was done beforehand.
 """
 
 import socket
@@ -35,13 +37,15 @@ def make_config() -> uvicorn.Config:
     )
 
 
-def main(descriptor: int) -> None:
-    """Serve until SIGTERM."""
+def main(descriptor: int, *, when_told: bool = False) -> None:
+    """Serve until SIGTERM. when_told: not before a line of the input; its end means never."""
     from django.urls import get_resolver
 
     config = make_config()
     sys.setswitchinterval(SWITCH_SECONDS)
     get_resolver().url_patterns  # noqa: B018  read now, not while the first callers wait
+    if when_told and not sys.stdin.buffer.readline():
+        return
     # Readers of the feed hear of what this process writes at once, not at Celery's next second.
     MOVER.start()
     try:
@@ -51,4 +55,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), when_told="--when-told" in sys.argv[2:])

@@ -202,13 +202,16 @@ def address(listener: socket.socket) -> str:
 
 
 def web_child(listener: socket.socket) -> Child:
+    from django.conf import settings
+
     descriptor = listener.fileno()
     return Child(
         name="web",
-        command=[sys.executable, "-m", "agentstate.web", str(descriptor)],
+        command=[sys.executable, "-m", "agentstate.web", str(descriptor), "--when-told"],
         log=log_of("web"),
         environment={"AGENTSTATE_PROCESS": "web"},
         pass_fds=(descriptor,),
+        stands_by=settings.AGENTSTATE_STANDBY,
     )
 
 

@@ -76,6 +76,51 @@ def test_a_child_that_keeps_dying_gets_longer_pauses_and_its_log_is_shown(
     assert "because" in said[-1]
 
 
+LOADS_FIRST = "echo loaded; read line && echo $line && exec sleep 60"
+
+
+def log_of(child: Child) -> list[str]:
+    return child.log.read_text().split()
+
+
+def test_one_that_stands_by_begins_when_the_first_dies_and_another_takes_its_place(
+    site, said, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "STAND_BY_SECONDS", 0.0)
+    child = site.add(shell(tmp_path, LOADS_FIRST, stands_by=True))
+    turn_until(site, lambda: log_of(child) == ["loaded", "begin", "loaded"])
+    first, second = child.pid, child.standby.pid
+    kill_hard(first)
+    turn_until(site, lambda: child.pid == second and log_of(child).count("begin") == 2)
+    assert said[-1] == f"it is back (process {second})"
+    turn_until(site, lambda: log_of(child).count("loaded") == 3)
+    third = child.standby.pid
+    site.stop([child])
+    assert is_gone(second) and is_gone(third)
+
+
+def test_one_that_stands_by_and_dies_is_replaced_and_does_no_harm(
+    site, said, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "STAND_BY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PAUSES_SECONDS", (0.0, 0.01))
+    child = site.add(shell(tmp_path, LOADS_FIRST, stands_by=True))
+    turn_until(site, lambda: child.standby is not None)
+    first, second = child.pid, child.standby.pid
+    kill_hard(second)
+    turn_until(site, lambda: child.standby is not None and child.standby.pid != second)
+    assert child.pid == first and child.is_running() and not said
+
+
+def test_a_death_before_another_stands_by_is_a_plain_start(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "STAND_BY_SECONDS", 3600.0)
+    child = site.add(shell(tmp_path, LOADS_FIRST, stands_by=True))
+    turn_until(site, lambda: log_of(child) == ["loaded", "begin"])
+    kill_hard(child.pid)
+    turn_until(site, lambda: log_of(child) == ["loaded", "begin"] * 2)
+    assert child.is_running() and child.standby is None
+
+
 def test_its_own_children_end_with_a_child(site, tmp_path):
     child = site.add(shell(tmp_path, "sleep 60 & echo $!; wait"))
     grandchild = int(eventually(lambda: child.log.read_text().strip()))
