@@ -96,7 +96,8 @@ def test_one_that_stands_by_begins_when_the_first_dies_and_another_takes_its_pla
     turn_until(site, lambda: log_of(child).count("loaded") == 3)
     third = child.standby.pid
     site.stop([child])
-    assert is_gone(second) and is_gone(third)
+    assert is_gone(second)
+    assert is_gone(third)
 
 
 def test_one_that_stands_by_and_dies_is_replaced_and_does_no_harm(
@@ -109,7 +110,9 @@ def test_one_that_stands_by_and_dies_is_replaced_and_does_no_harm(
     first, second = child.pid, child.standby.pid
     kill_hard(second)
     turn_until(site, lambda: child.standby is not None and child.standby.pid != second)
-    assert child.pid == first and child.is_running() and not said
+    assert child.pid == first
+    assert child.is_running()
+    assert not said
 
 
 def test_a_death_before_another_stands_by_is_a_plain_start(site, tmp_path, monkeypatch):
@@ -118,7 +121,8 @@ def test_a_death_before_another_stands_by_is_a_plain_start(site, tmp_path, monke
     turn_until(site, lambda: log_of(child) == ["loaded", "begin"])
     kill_hard(child.pid)
     turn_until(site, lambda: log_of(child) == ["loaded", "begin"] * 2)
-    assert child.is_running() and child.standby is None
+    assert child.is_running()
+    assert child.standby is None
 
 
 def test_its_own_children_end_with_a_child(site, tmp_path):
