@@ -801,12 +801,13 @@ class _Batch:
         _put(cursor, sql.INSERT_EVENTS, writes.events)
         _put(cursor, sql.BEGIN_EFFECTS, writes.begun)
         _put(cursor, sql.END_EFFECTS, writes.ended)
+        # Closed while the lease still knows their renewals, and before new ones begin, or the
+        # exclusion constraint would see an overlap.
+        _put(cursor, sql.CLOSE_TERMS, old_terms)
         kept = [lease for unit, lease in writes.leases.items() if draft.leases.get(unit)]
         _put(cursor, sql.SAVE_LEASES, kept)
         if writes.dropped_leases:
             cursor.execute(sql.DROP_LEASES, [sorted(writes.dropped_leases)])
-        # Closed before new ones begin, or the exclusion constraint would see an overlap.
-        _put(cursor, sql.CLOSE_TERMS, old_terms)
         _put(cursor, sql.INSERT_TERMS, new_terms)
         _put(cursor, sql.INSERT_BUDGETS, new_budgets)
         _put(cursor, sql.UPDATE_BUDGETS, old_budgets)

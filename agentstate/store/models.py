@@ -166,7 +166,8 @@ class Lease(models.Model):
     """A unit of work and who holds it now. The only authority on expiry.
 
     A free unit keeps its row for a while; the next token is higher all the same, because tokens
-    come from one sequence.
+    come from one sequence. renewed_ms: when the term was last renewed, in milliseconds since it
+    began, the oldest first; the last forty at most, only to be drawn.
     """
 
     unit = models.TextField(primary_key=True)
@@ -187,6 +188,7 @@ class Lease(models.Model):
     hold_off_owner = models.TextField(null=True)
     hold_off_until = models.DateTimeField(null=True)
     signals = JSONTextField(null=True)
+    renewed_ms = ArrayField(models.BigIntegerField(), default=list, db_default=[])
 
     class Meta:
         constraints = [
@@ -213,7 +215,10 @@ class Lease(models.Model):
 
 
 class LeaseTerm(models.Model):
-    """Every term of ownership that ever was; the database itself proves that no two overlap."""
+    """Every term of ownership that ever was; the database itself proves that no two overlap.
+
+    renewed_ms, ttl_seconds: those of its lease when it ended; unknown if an older release ended it.
+    """
 
     token = models.BigIntegerField(primary_key=True)
     unit = models.TextField()
@@ -224,6 +229,8 @@ class LeaseTerm(models.Model):
     holder = models.TextField()
     held = DateTimeRangeField()
     renewals = models.IntegerField(default=0)
+    renewed_ms = ArrayField(models.BigIntegerField(), default=list, db_default=[])
+    ttl_seconds = models.IntegerField(null=True)
     ended = models.TextField(null=True)
     ended_by = models.TextField(null=True)
     reason = models.TextField(null=True)

@@ -420,11 +420,24 @@ _RUN_FIXED = ("key", "task", "parent_id", "created_by", "created_at", "max_attem
 INSERT_RUNS = _insert("run", _RUN_TYPES)
 UPDATE_RUNS = _update("run", _RUN_TYPES, "id", _RUN_FIXED)
 INSERT_EVENTS = _insert("event", _EVENT_TYPES)
+# When a term was renewed: kept by SQL alone, because no command reads it. The last ones only, so
+# that a row stays small enough to be updated in its page.
+RENEWALS_KEPT = 40
+_RENEWED_MS = f"""
+CASE WHEN excluded.token IS NULL THEN agentstate_lease.renewed_ms
+    WHEN excluded.token IS DISTINCT FROM agentstate_lease.token THEN '{{}}'
+    WHEN excluded.renewals <= agentstate_lease.renewals THEN agentstate_lease.renewed_ms
+    ELSE (agentstate_lease.renewed_ms || floor(extract(epoch FROM
+            excluded.renewed_at - excluded.acquired_at) * 1000)::bigint)
+        [greatest(1, cardinality(agentstate_lease.renewed_ms) + 2 - {RENEWALS_KEPT}):]
+END
+"""
 SAVE_LEASES = _insert(
     "lease",
     _LEASE_TYPES,
     "ON CONFLICT (unit) DO UPDATE SET "
-    + ", ".join(f"{n} = excluded.{n}" for n in _LEASE_TYPES if n != "unit"),
+    + ", ".join(f"{n} = excluded.{n}" for n in _LEASE_TYPES if n != "unit")
+    + f", renewed_ms = {_RENEWED_MS}",
 )
 DROP_LEASES = "DELETE FROM agentstate_lease WHERE unit = ANY(%s)"
 _HELD = "tstzrange(w.starts_at, coalesce(w.ends_at, 'infinity'), '[)')"
@@ -438,8 +451,10 @@ FROM {_from(_TERM_TYPES)} ORDER BY w.token
 CLOSE_TERMS = f"""
 UPDATE agentstate_leaseterm AS t
 SET held = {_HELD}, renewals = w.renewals, ended = w.ended, ended_by = w.ended_by,
-    reason = w.reason
-FROM {_from(_TERM_TYPES)} WHERE t.token = w.token
+    reason = w.reason, renewed_ms = coalesce(l.renewed_ms, t.renewed_ms),
+    ttl_seconds = coalesce(l.ttl_seconds, t.ttl_seconds)
+FROM {_from(_TERM_TYPES)} LEFT JOIN agentstate_lease l ON l.unit = w.unit AND l.token = w.token
+WHERE t.token = w.token
 """
 INSERT_BUDGETS = _insert("budget", _BUDGET_TYPES)
 UPDATE_BUDGETS = _update(

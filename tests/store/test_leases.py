@@ -13,6 +13,8 @@ from agentstate.store.errors import (
     NotFound,
     StaleFence,
 )
+from agentstate.store.models import Lease, LeaseTerm
+from agentstate.store.rowsql import RENEWALS_KEPT
 from tests.store.asking import ANA, OTHER_FLEET, SENIOR, VIEWER, event, rows
 
 
@@ -314,3 +316,35 @@ def test_terms_never_overlap_even_when_the_clock_is_set_back(store, clock):
     a, b = store.terms("unit-7")
     assert a.ends_at <= b.starts_at
     assert a.ends_at > a.starts_at
+
+
+def renewed_ms(model, **which):
+    return model.objects.get(**which).renewed_ms
+
+
+def test_when_a_term_was_renewed_is_kept_with_it_and_begins_anew_with_the_next(store, clock):
+    first = store.acquire("unit:7", "w-1", ttl_seconds=30)
+    for seconds in (10, 10.25):
+        clock.advance(seconds=seconds)
+        store.renew("unit:7", first.token, ttl_seconds=30)
+    assert renewed_ms(Lease, unit="unit:7") == [10_000, 20_250]
+
+    clock.advance(seconds=100)
+    second = store.acquire("unit:7", "w-2", ttl_seconds=60)
+    clock.advance(seconds=5)
+    store.renew("unit:7", second.token)
+    store.release("unit:7", second.token)
+
+    terms = LeaseTerm.objects.in_bulk([first.token, second.token])
+    assert (terms[first.token].renewed_ms, terms[first.token].ttl_seconds) == ([10_000, 20_250], 30)
+    assert (terms[second.token].renewed_ms, terms[second.token].ttl_seconds) == ([5_000], 60)
+
+
+def test_of_very_many_renewals_the_last_are_kept(store, clock):
+    lease = store.acquire("unit:7")
+    for _ in range(RENEWALS_KEPT + 5):
+        clock.advance(seconds=1)
+        store.renew("unit:7", lease.token)
+
+    kept = renewed_ms(Lease, unit="unit:7")
+    assert kept == [n * 1_000 for n in range(6, RENEWALS_KEPT + 6)]
