@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from django.utils.text import Truncator
 
+from agentstate.store import alerting
 from agentstate.store.models import Lease, Run
 from agentstate.store.states import TERMINAL, Status
 from dashboard.families import BY_NAME
@@ -14,8 +15,7 @@ from dashboard.queries.contention import Contention
 from dashboard.queries.story import is_live
 from dashboard.templatetags.console import duration, number
 
-# A worker renews at a third of its lease; past this part without a renewal it is late.
-LATE_PART = 0.55
+LATE_PART = alerting.LATE_PART
 WHY_CHARS = 120
 
 

@@ -15,12 +15,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from agentstate.store.errors import Invalid
+
 EVERY_SECONDS = 15
 # Three passes that did not come.
 SILENT_SECONDS = 3 * EVERY_SECONDS
 # Fewer writes say nothing about a share of them.
 WRITES_MIN = 20
 SNOOZE_SECONDS_MIN, SNOOZE_SECONDS_MAX = 60, 30 * 86_400
+# A worker renews at a third of its lease; past this part without a renewal it is late.
+LATE_PART = 0.55
 # Of what is shown, not of what is judged: a snoozed alert goes on being judged.
 SNOOZED = "snoozed"
 
@@ -199,6 +203,85 @@ def _moved(standing: Standing, state: State, now: datetime) -> Standing:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What a rule would have said of a time: how often it began to fire, how often it was at alert
+    (also one that had warned before), and for how many minutes each. last_at: when it last fired.
+    """
+
+    began: int = 0
+    alerted: int = 0
+    firing_minutes: int = 0
+    alert_minutes: int = 0
+    last_at: datetime | None = None
+
+
+def foresee(
+    rule: Rule, values: Mapping[datetime, float | None], *, since: datetime, until: datetime
+) -> Foreseen:
+    """Judge the worst figure of each minute as it would have been judged. values: by minute; None:
+    nothing that could be bad. A minute that is missing is one without a figure.
+    """
+    found, before, minute = Foreseen(), None, since
+    while minute <= until:
+        figure = Figure(
+            value=values.get(minute),
+            missing="" if minute in values else "nobody judged",
+            fine="" if values.get(minute) is not None else "nothing",
+        )
+        after = _judged(rule, figure, before, minute)
+        if after.firing:
+            found = _with_minute(found, before, after, minute)
+        before, minute = after, minute + timedelta(minutes=1)
+    return found
+
+
+def _judged(rule: Rule, figure: Figure, before: Standing | None, now: datetime) -> Standing:
+    """As `evaluate`, for a rule whose message needs facts that nobody kept."""
+    return evaluate(replace(rule, message=""), figure, before, now)
+
+
+def _with_minute(
+    found: Foreseen, before: Standing | None, after: Standing, minute: datetime
+) -> Foreseen:
+    at_alert = after.state is State.ALERT
+    was_alert = before is not None and before.state is State.ALERT
+    return Foreseen(
+        began=found.began + (before is None or not before.firing),
+        alerted=found.alerted + (at_alert and not was_alert),
+        firing_minutes=found.firing_minutes + 1,
+        alert_minutes=found.alert_minutes + at_alert,
+        last_at=minute,
+    )
+
+
+# The greatest value of a unit that can be meant.
+BOUND_MAX = {
+    "share": 1.0, "ratio": 1e3, "count": 1e9, "seconds": 1e8, "ms": 1e8, "percent": 1e3,
+    "hours": 1e5,
+}  # fmt: skip
+
+
+def check_bounds(rule: Rule) -> None:
+    """Whether a rule can be judged by its bounds. Raises Invalid."""
+    most = BOUND_MAX[rule.unit]
+    for name in ("warn", "alert"):
+        bound = getattr(rule, name)
+        if bound is not None and not 0 <= bound <= most:  # NaN is in no range
+            raise Invalid(name, f"a number from 0 to {most:g}, or null for never")
+        if bound == 0 and not rule.falling:
+            raise Invalid(name, "more than 0: it would never be fine")
+    if rule.warn is None and rule.alert is None:
+        raise Invalid(
+            "alert", "one of warn and alert; to hear nothing of it for a while, snooze it"
+        )
+    if rule.warn is not None and rule.alert is not None:
+        out_of_order = rule.warn < rule.alert if rule.falling else rule.warn > rule.alert
+        if out_of_order or rule.warn == rule.alert:
+            side = "below" if rule.falling else "above"
+            raise Invalid("alert", f"{side} warn: an alert is the worse of the two")
+
+
 def news(
     rule: Rule, before: Standing | None, after: Standing, now: datetime, *, again_seconds: int
 ) -> Notice | None:
@@ -306,12 +389,52 @@ RULES: dict[str, Rule] = {
             advice="Are there workers that claim? Else reclaim, so that the next one starts clean.",
         ),
         Rule(
+            name="lost-holders",
+            title="Holders that were lost",
+            unit="count",
+            warn=1,
+            alert=10,
+            message="leases that ran out in 5 min while somebody held them: {value}",
+            advice="A crash, or a worker cut off: see who they were, and their logs.",
+            window_seconds=300,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="late-renewals",
+            title="Late renewals",
+            unit="count",
+            warn=1,
+            alert=20,
+            message="held, and not renewed for more than half of the lease: {value}",
+            advice="They lose their runs soon: see what keeps these workers busy, or the network.",
+        ),
+        Rule(
+            name="poison-runs",
+            title="Runs that use up their workers",
+            unit="count",
+            warn=1,
+            alert=5,
+            message="failed in 15 min with no attempt left, whoever took them: {value}",
+            advice="See what the last holders did; mend the run or its input, then start it anew.",
+            window_seconds=900,
+            hold_seconds=120,
+        ),
+        Rule(
+            name="old-workers",
+            title="Workers of an older release",
+            unit="count",
+            warn=1,
+            alert=None,
+            message="at work, and older than {newest}: {value}",
+            advice="Unless a release is under way: drain them. They may write what nobody knows.",
+        ),
+        Rule(
             name="budget-nearly-used",
             title="Budgets nearly used up",
             unit="percent",
             warn=80,
             alert=95,
-            message="budgets in use at 80 % or more: {count}, the fullest at {value}",
+            message="budgets in use at {least} or more: {count}, the fullest at {value}",
             advice="Raise the cap before it is met, or let the run end.",
         ),
         Rule(
@@ -343,6 +466,15 @@ RULES: dict[str, Rule] = {
             message="silent for three periods: {names}",
             advice="Are Celery's worker and beat running? Nothing sweeps while they are not.",
             hold_seconds=30,
+        ),
+        Rule(
+            name="jobs-behind",
+            title="Jobs of our own that fail or fall behind",
+            unit="count",
+            warn=1,
+            alert=None,
+            message="failed, or left something for its next pass: {names}",
+            advice="See why on System. It goes on by itself, unless it fails again and again.",
         ),
         Rule(
             name="slow-writes",

@@ -8,6 +8,7 @@ row. Nothing in the store depends on an alert: late, twice or never, only people
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -17,8 +18,9 @@ from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import QueryCanceled
 
-from agentstate.store import deliveries, rates, reads
+from agentstate.store import bounds, deliveries, rates, reads
 from agentstate.store.alerting import (
+    LATE_PART,
     RULES,
     SILENT_SECONDS,
     WRITES_MIN,
@@ -34,8 +36,9 @@ from agentstate.store.alerting import (
     told_of,
 )
 from agentstate.store.delivering import FAILING_SECONDS
-from agentstate.store.errors import BudgetExhausted
+from agentstate.store.errors import AttemptsExhausted, BudgetExhausted
 from agentstate.store.minutes import LATENCY_MS
+from agentstate.store.payloads import write
 
 ADVISORY_LOCK = 7209
 JOB = "evaluate alerts"
@@ -43,7 +46,9 @@ SILENCE = "evaluator-silent"
 FIGURE_TIMEOUT_MS = 2_000
 NAMES_TOLD = 5
 COUNT_MAX = 1_000
+NO_ATTEMPTS_LEFT = write({"code": AttemptsExhausted.code})[:-1]
 CHANGES_READ = 50
+FALLING = [name for name, rule in RULES.items() if rule.falling]
 NO_WRITES = "no write was counted in these 5 min"
 SLOW = f"it was not found out within {FIGURE_TIMEOUT_MS // 1000} s"
 
@@ -55,7 +60,7 @@ def _conflict_share(found: rates.Figures) -> Figure:
     facts = {"writes": found.writes, "conflicts": found.conflicts, "gave_up": found.gave_up}
     if 0 < found.writes < WRITES_MIN:
         few = f"only {found.writes} writes in 5 min: too few to judge by a share"
-        return Figure(value=found.conflict_ratio, facts=facts, fine=few)
+        return Figure(value=None, facts=facts, fine=few)
     return Figure(value=found.conflict_ratio, facts=facts, missing=_missing(found))
 
 
@@ -63,7 +68,7 @@ def _retries(found: rates.Figures) -> Figure:
     facts = {"accepted": found.accepted, "retries": found.retries}
     if 0 < found.writes < WRITES_MIN:
         few = f"only {found.writes} writes in 5 min: too few to judge by a share"
-        return Figure(value=found.retries_per_success, facts=facts, fine=few)
+        return Figure(value=None, facts=facts, fine=few)
     # All of them refused: as many retries as there are stand against none that was accepted.
     ratio = found.retries_per_success if found.accepted else float(found.retries)
     return Figure(value=ratio if found.writes else None, facts=facts, missing=_missing(found))
@@ -122,9 +127,94 @@ def _lapsed(now: datetime) -> Figure:
     return Figure(value=found[0][1], facts={"count": found[0][2], "units": units})
 
 
+# Terms that ended by themselves, and leases that have run out and are not taken yet.
+LOST = """
+SELECT owner, count(*) OVER () FROM (
+    SELECT owner, upper(held) AS at FROM agentstate_leaseterm
+    WHERE ended = 'lapsed' AND upper(held) > %(since)s
+    UNION ALL
+    SELECT owner, expires_at FROM agentstate_lease
+    WHERE token IS NOT NULL AND expires_at <= %(now)s AND expires_at > %(since)s
+) AS lost ORDER BY at DESC, owner LIMIT %(names)s
+"""
+
+
+def _lost(now: datetime) -> Figure:
+    asked = {"now": now, "since": now - timedelta(minutes=5), "names": NAMES_TOLD}
+    found = _rows(LOST, asked)
+    if not found:
+        return Figure(value=0, facts={"workers": []}, fine="no held lease ran out in 5 min")
+    workers = list(dict.fromkeys(owner for owner, _ in found))
+    return Figure(value=found[0][1], facts={"workers": workers})
+
+
+LATE = """
+SELECT unit, owner, count(*) OVER () FROM agentstate_lease
+WHERE token IS NOT NULL AND expires_at > %(now)s
+    AND renewed_at < %(now)s - make_interval(secs => %(part)s * ttl_seconds)
+ORDER BY expires_at LIMIT %(names)s
+"""
+
+
+def _late(now: datetime) -> Figure:
+    found = _rows(LATE, {"now": now, "part": LATE_PART, "names": NAMES_TOLD})
+    if not found:
+        return Figure(value=0, facts={"units": []}, fine="every holder renews in time")
+    return Figure(value=found[0][2], facts={"units": [unit for unit, *_ in found]})
+
+
+# By its beginning, not read as JSON: a worker may have written anything into a result of its own.
+POISON = """
+SELECT key FROM agentstate_run
+WHERE status = 'failed' AND ended_at > %(since)s AND ended_at <= %(now)s
+    AND attempt >= max_attempts AND starts_with(result::text, %(result)s)
+ORDER BY ended_at DESC LIMIT %(most)s
+"""
+
+
+def _poison(now: datetime) -> Figure:
+    since = now - timedelta(minutes=15)
+    asked = {"now": now, "since": since, "result": NO_ATTEMPTS_LEFT, "most": COUNT_MAX}
+    keys = [key for (key,) in _rows(POISON, asked)]
+    fine = "" if keys else "no run used up its attempts in 15 min"
+    return Figure(value=len(keys), facts={"runs": keys[:NAMES_TOLD]}, fine=fine)
+
+
+# A row that an operator's drain made is no sign of the worker.
+AT_WORK = """
+SELECT name, version FROM agentstate_worker
+WHERE seen_at > %(since)s AND version IS NOT NULL AND principal NOT LIKE 'person:%%'
+ORDER BY name LIMIT 10000
+"""
+
+
+def _old_workers(now: datetime) -> Figure:
+    found = _rows(AT_WORK, {"since": now - timedelta(minutes=5)})
+    versions = {name: order for name, version in found if (order := order_of(version))}
+    if not versions:
+        return Figure(value=0, fine="no worker at work says its release")
+    newest = max(versions.values())
+    old = [name for name, order in versions.items() if order < newest]
+    said = next(version for _, version in found if order_of(version) == newest)
+    fine = "" if old else f"all workers at work are of release {said}"
+    return Figure(value=len(old), facts={"newest": said, "workers": old[:NAMES_TOLD]}, fine=fine)
+
+
+def order_of(version: str) -> tuple[int, ...]:
+    """What a release is ordered by: the numbers that it begins with, without zeros at the end.
+
+    Empty for one that has none.
+    """
+    found = re.match(r"v?(\d{1,9}(?:\.\d{1,9}){0,5})", version, re.ASCII)
+    numbers = [int(part) for part in found[1].split(".")] if found else []
+    while len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
 # Of runs that have not ended, and shared ones; what a hot one's slots have is added up.
 BUDGETS = """
-SELECT name, percent, count(*) OVER () FROM (
+SELECT name, percent, count(*) FILTER (WHERE percent >= %(least)s) OVER () FROM (
     SELECT coalesce(r.key || '/', '') || b.name AS name,
         100.0 * (b.spent + b.reserved) / b.cap AS percent
     FROM agentstate_run r JOIN agentstate_budget b ON b.run_id = r.id
@@ -134,20 +224,24 @@ SELECT name, percent, count(*) OVER () FROM (
         100.0 * sum(spent + reserved) / max(cap) FILTER (WHERE slot_of_id IS NULL)
     FROM agentstate_budget WHERE run_id IS NULL
     GROUP BY coalesce(slot_of_id, id) HAVING max(cap) FILTER (WHERE slot_of_id IS NULL) > 0
-) AS used WHERE percent >= %(least)s ORDER BY percent DESC LIMIT %(names)s
+) AS used ORDER BY percent DESC, name LIMIT %(names)s
 """
 
 
 def _budgets(now: datetime) -> Figure:
-    least = RULES["budget-nearly-used"].warn
+    rule = bounds.rule("budget-nearly-used")
+    least = min(bound for bound in (rule.warn, rule.alert) if bound is not None)
     values = {"live": ["pending", "running", "paused"], "least": least, "names": NAMES_TOLD}
     found = _rows(BUDGETS, values)
-    if not found:
-        return Figure(
-            value=None, facts={"count": 0, "budgets": []}, fine="no budget in use is at 80 %"
-        )
-    names = [name for name, _, _ in found]
-    return Figure(value=float(found[0][1]), facts={"count": found[0][2], "budgets": names})
+    fullest = float(found[0][1]) if found else None
+    names = [name for name, percent, _ in found if percent >= least]
+    facts = {
+        "count": found[0][2] if found else 0,
+        "budgets": names,
+        "least": told(rule.unit, least),
+    }
+    fine = "" if names else f"no budget in use is at {facts['least']}"
+    return Figure(value=fullest, facts=facts, fine=fine)
 
 
 OVERDUE = """
@@ -170,6 +264,21 @@ def _silent_jobs(now: datetime) -> Figure:
     names = [job.name for job in jobs if job.silent]
     fine = "" if names else "all periodic jobs run"
     facts = {"names": ", ".join(names[:NAMES_TOLD]), "jobs": names}
+    return Figure(value=len(names), facts=facts, fine=fine)
+
+
+def _jobs_behind(now: datetime) -> Figure:
+    jobs = [job for job in reads.heartbeats() if job.started_at is not None]
+    if not jobs:
+        return Figure(value=None, missing="no periodic job has ever run here")
+    names = [job.name for job in jobs if job.failed is not None or job.behind]
+    told = [
+        f"{job.name} (failed)" if job.failed is not None else f"{job.name} ({job.behind} left)"
+        for job in jobs
+        if job.name in names
+    ]
+    fine = "" if names else "no periodic job fails or is behind"
+    facts = {"names": ", ".join(told[:NAMES_TOLD]), "jobs": names}
     return Figure(value=len(names), facts=facts, fine=fine)
 
 
@@ -257,10 +366,15 @@ FIGURES: dict[str, Callable[[datetime], Figure]] = {
     "retries-per-success": _of_last_minutes(_retries),
     "fenced": _of_last_minutes(_fenced),
     "lapsed-unclaimed": _lapsed,
+    "lost-holders": _lost,
+    "late-renewals": _late,
+    "poison-runs": _poison,
+    "old-workers": _old_workers,
     "budget-nearly-used": _budgets,
     "refused-charges": _refused_charges,
     "overdue-runs": _overdue,
     "silent-jobs": _silent_jobs,
+    "jobs-behind": _jobs_behind,
     "slow-writes": _of_last_minutes(_slow_writes),
     "key-expires": _keys,
     "no-conflict-data": _uncounted,
@@ -310,6 +424,13 @@ ON CONFLICT (rule) DO UPDATE SET state = excluded.state, value = excluded.value,
     snoozed_by = excluded.snoozed_by, snoozed_why = excluded.snoozed_why,
     told_state = excluded.told_state, told_at = excluded.told_at
 """
+SAVE_FIGURES = """
+INSERT INTO agentstate_alertfigure AS f (rule, minute, value)
+SELECT w.rule, w.minute, w.value FROM json_to_recordset(%s)
+    AS w (rule text, minute timestamptz, value float8)
+ON CONFLICT (rule, minute) DO UPDATE SET value = CASE WHEN f.rule = ANY(%s)
+    THEN least(f.value, excluded.value) ELSE greatest(f.value, excluded.value) END
+"""
 NOTE_CHANGES = """
 INSERT INTO agentstate_alertchange (rule, before, after, value, message, at)
 SELECT w.rule, w.before, w.after, w.value, w.message, w.at
@@ -340,20 +461,33 @@ def evaluate_all() -> list[Change] | None:
         if not cursor.fetchone()[0]:
             return None
         now = _now(cursor)
-        figures = {name: read_figure(rule, now=now) for name, rule in RULES.items()}
+        rules = bounds.rules()
+        figures = {name: read_figure(rule, now=now) for name, rule in rules.items()}
         cursor.execute(f"{READ} ORDER BY rule FOR UPDATE")
         before = {row[0]: _standing(row) for row in cursor.fetchall()}
         now = _now(cursor)
-        after = [evaluate(rule, figures[n], before.get(n), now) for n, rule in RULES.items()]
+        after = [evaluate(rule, figures[n], before.get(n), now) for n, rule in rules.items()]
         changes = [c for s in after if (c := _change(before.get(s.rule), s)) is not None]
         due = [n for s in after if (n := _news(before.get(s.rule), s, now)) is not None]
         told = {notice.standing.rule: told_of(notice, now) for notice in due}
         cursor.execute(SAVE, [_text([told.get(s.rule, s) for s in after])])
+        cursor.execute(SAVE_FIGURES, [_samples(figures, now), FALLING])
         if changes:
             cursor.execute(NOTE_CHANGES, [_text(changes)])
         # In this transaction: what is told was kept, and what was kept is told.
         deliveries.enqueue(cursor, due, now)
         return changes
+
+
+def _samples(figures: Mapping[str, Figure], now: datetime) -> str:
+    """What there was to judge by, for SAVE_FIGURES."""
+    minute = now.replace(second=0, microsecond=0).isoformat()
+    found = [
+        {"rule": name, "minute": minute, "value": figure.value}
+        for name, figure in figures.items()
+        if not figure.missing
+    ]
+    return json.dumps(found)
 
 
 def _news(before: Standing | None, after: Standing, now: datetime) -> Notice | None:
@@ -413,7 +547,7 @@ def read() -> Board:
         now = _now(cursor)
         cursor.execute(READ)
         kept = {row[0]: _standing(row) for row in cursor.fetchall()}
-    found = [(rule, kept.get(name)) for name, rule in RULES.items()]
+    found = [(rule, kept.get(name)) for name, rule in bounds.rules().items()]
     checked = [standing.checked_at for _, standing in found if standing is not None]
     # A rule that came with this release is not judged before the next pass; that is no silence.
     newest = max(checked, default=None)

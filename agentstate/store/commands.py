@@ -1383,6 +1383,36 @@ class SnoozeAlert(Command[AlertSnoozed]):
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChanged(Result):
+    rule: str
+    warn: float | None
+    alert: float | None
+    version: int
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRule(Command[RuleChanged]):
+    """Give a rule other bounds; UNSEEN: as it is, None: never. Needs operate.
+
+    version: of the bounds as the operator saw them, 0 for the rule's own.
+    Refuses NotFound, VersionConflict, Invalid (bounds that no figure can be judged by).
+    """
+
+    rule: str
+    version: int
+    warn: float | Unseen | None = UNSEEN
+    alert: float | Unseen | None = UNSEEN
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("rule", self.rule)
+        names.check_whole("version", self.version, at_least=0, at_most=2**63 - 1)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
 # --- targets of alerts ---------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from agentstate.store import (
     splits,
 )
 from agentstate.store import rowsql as sql
+from agentstate.store.alerting import RULES
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
@@ -487,6 +488,7 @@ class _Batch:
         splits.try_ids(cursor, parts, budgets)
         draft = Draft(self._look(cursor, parts, leases, runs, budgets))
         draft.facts.alerts = alerts
+        draft.facts.alert_rules = self._lock_rules(cursor, parts)
         self._lock_targets(cursor, draft.facts, parts)
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
@@ -501,6 +503,17 @@ class _Batch:
             return {}
         cursor.execute(sql.LOCK_ALERTS, [rules])
         return {rule: (state, version) for rule, state, version in cursor.fetchall()}
+
+    def _lock_rules(
+        self, cursor: Any, parts: Sequence[Plan]
+    ) -> dict[str, tuple[float | None, float | None, int]]:
+        """Only of rules that there are: a name of somebody's own makes no row."""
+        names = sorted({part.alert_rule for part in parts if part.alert_rule} & set(RULES))
+        if not names:
+            return {}
+        cursor.execute(sql.MAKE_RULES, [names])
+        cursor.execute(sql.LOCK_RULES, [names])
+        return {rule: (warn, alert, version) for rule, warn, alert, version in cursor.fetchall()}
 
     def _lock_targets(self, cursor: Any, facts: Facts, parts: Sequence[Plan]) -> None:
         names = sorted({part.target for part in parts if part.target})
@@ -1117,6 +1130,10 @@ def _snooze(
     cursor.execute(sql.SNOOZE, values)
 
 
+def _change_rule(cursor: Any, now: datetime, **values: Any) -> None:
+    cursor.execute(sql.CHANGE_RULE, values | {"at": now})
+
+
 def _create_target(cursor: Any, now: datetime, *, ask: CreateTarget, by: str) -> None:
     values = {
         "id": ask.id,
@@ -1167,6 +1184,7 @@ _OTHER: dict[str, Callable[..., None]] = {
     "checkpoint": _save_checkpoint,
     "acknowledge": _acknowledge,
     "snooze": _snooze,
+    "rule": _change_rule,
     "target": _create_target,
     "target-change": _change_target,
     "target-delete": _delete_target,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q
 
 from agentstate.store.effects import Effect, effect_of
 from agentstate.store.fields import JSONTextField
@@ -95,6 +95,9 @@ class Run(models.Model):
                 fields=["deadline_at"],
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
                 name="run_by_deadline",
+            ),
+            models.Index(
+                fields=["ended_at"], condition=Q(status="failed"), name="run_failed_by_end"
             ),
         ]
 
@@ -240,6 +243,14 @@ class LeaseTerm(models.Model):
             ExclusionConstraint(
                 name="lease_terms_never_overlap",
                 expressions=[("unit", RangeOperators.EQUAL), ("held", RangeOperators.OVERLAPS)],
+            ),
+        ]
+        indexes = [
+            # Only of those that ran out: few, and each is written once.
+            models.Index(
+                Func(F("held"), function="upper", output_field=models.DateTimeField()),
+                condition=Q(ended="lapsed"),
+                name="term_lapsed_by_end",
             ),
         ]
 
@@ -649,6 +660,53 @@ class Alert(models.Model):
                 name="alert_acknowledged_while_it_lasts",
             ),
         ]
+
+
+class AlertRule(models.Model):
+    """Bounds that an operator gave a rule in place of its own. version 0: never changed, and then
+    the rule's own count, whatever stands here.
+    """
+
+    rule = models.TextField(primary_key=True)
+    warn = models.FloatField(null=True)
+    alert = models.FloatField(null=True)
+    version = models.BigIntegerField(default=0)
+    changed_at = models.DateTimeField(null=True)
+    changed_by = models.TextField(null=True)
+    changed_why = models.TextField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(
+                    version=0,
+                    changed_at__isnull=True,
+                    changed_by__isnull=True,
+                    changed_why__isnull=True,
+                )
+                | Q(
+                    version__gte=1,
+                    changed_at__isnull=False,
+                    changed_by__isnull=False,
+                    changed_why__isnull=False,
+                ),
+                name="alertrule_changed_says_when_by_whom_and_why",
+            ),
+        ]
+
+
+class AlertFigure(models.Model):
+    """The worst that a rule's figure was in a minute: what other bounds would have said of a day.
+    value NULL: nothing at all that could be bad. No row: there was nothing to judge by.
+    """
+
+    pk = models.CompositePrimaryKey("rule", "minute")
+    rule = models.TextField()
+    minute = models.DateTimeField()
+    value = models.FloatField(null=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["minute"], name="alertfigure_by_minute")]
 
 
 class AlertChange(models.Model):

@@ -17,6 +17,7 @@ from agentstate.store.commands import (
     BrakeRun,
     CarryOutDeadlines,
     ChangeCap,
+    ChangeRule,
     ChangeTarget,
     Check,
     ClaimRuns,
@@ -67,7 +68,8 @@ class Plan:
     wanted: what the caller expected; kept with a refusal. parts: a composite's operations.
     workers: whose drain it asks about; drains_of_holders: that of whoever holds its units.
     tells_effects: it gives out runs, whose open effects their new holder is told.
-    consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges.
+    consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges;
+    alert_rule: the one whose bounds it changes.
     api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
     target.
     """
@@ -97,6 +99,7 @@ class Plan:
     tells_effects: bool = False
     consumer: str | None = None
     alert: str | None = None
+    alert_rule: str | None = None
     target: str | None = None
     delivery: UUID | None = None
 
@@ -449,6 +452,7 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     SetCheckpoint: _checkpoint,
     AcknowledgeAlert: lambda ask: Plan(operation="acknowledge", alert=ask.rule),
     SnoozeAlert: lambda ask: Plan(operation="snooze", alert=ask.rule),
+    ChangeRule: lambda ask: Plan(operation="change-rule", alert_rule=ask.rule),
     CreateTarget: lambda ask: Plan(operation="create-target", target=ask.name),
     ChangeTarget: lambda ask: Plan(operation="change-target", target=ask.name),
     DeleteTarget: lambda ask: Plan(operation="delete-target", target=ask.name),

@@ -122,6 +122,9 @@ AGES: dict[str, Age] = {
     "changes of alerts": Age(
         keep=timedelta(days=90), table="alertchange", key="id", at="at", order="at, id"
     ),
+    "figures of alerts": Age(
+        keep=timedelta(days=2), table="alertfigure", key="rule, minute", at="minute"
+    ),
     "deliveries": Age(
         keep=timedelta(days=30),
         table="delivery",

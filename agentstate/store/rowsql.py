@@ -557,6 +557,20 @@ UPDATE agentstate_alert SET snoozed_until = %(until)s,
     snoozed_why = CASE WHEN %(until)s::timestamptz IS NOT NULL THEN %(why)s END
 WHERE rule = %(rule)s
 """
+# A row for each rule whose bounds are asked for, so that two who change one meet there.
+MAKE_RULES = """
+INSERT INTO agentstate_alertrule (rule, version) SELECT name, 0 FROM unnest(%s::text[]) AS t (name)
+ORDER BY name ON CONFLICT (rule) DO NOTHING
+"""
+LOCK_RULES = """
+SELECT rule, warn, alert, version FROM agentstate_alertrule WHERE rule = ANY(%s)
+ORDER BY rule FOR UPDATE
+"""
+CHANGE_RULE = """
+UPDATE agentstate_alertrule SET warn = %(warn)s, alert = %(alert)s, version = %(version)s,
+    changed_at = %(at)s, changed_by = %(by)s, changed_why = %(why)s
+WHERE rule = %(rule)s
+"""
 # Targets before their deliveries, everywhere.
 LOCK_TARGETS = """
 SELECT id, name, kind, hint, least, rules, enabled, version,

@@ -20,10 +20,15 @@ PLACES = {
     "fenced": ("contention", {}),
     "slow-writes": ("contention", {}),
     "lapsed-unclaimed": ("leases", {}),
+    "lost-holders": ("workers", {}),
+    "late-renewals": ("leases", {}),
+    "poison-runs": ("failed-runs", {"q": "status:failed"}),
+    "old-workers": ("workers", {}),
     "budget-nearly-used": ("budgets", {}),
     "refused-charges": ("budgets", {}),
     "overdue-runs": ("runs", {"q": "overdue:yes"}),
     "silent-jobs": ("system", {}),
+    "jobs-behind": ("system", {}),
     "key-expires": ("audit", {"text": "key."}),
     "no-conflict-data": ("contention", {}),
     "evaluator-silent": ("system", {}),
@@ -32,14 +37,18 @@ PLACES = {
 NAMES = {
     "contention": "Contention",
     "leases": "Leases",
+    "workers": "Workers",
+    "failed-runs": "Failed runs",
     "budgets": "Budgets",
     "runs": "Overdue runs",
     "system": "System",
     "audit": "Audit of keys",
     "targets": "Targets",
 }
+# Places that are a page under another name.
+PAGES = {"failed-runs": "runs"}
 # Facts that are lists of names, with what they name.
-NAMED = ("units", "budgets", "runs", "jobs", "name", "targets")
+NAMED = ("units", "budgets", "runs", "workers", "jobs", "name", "targets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +151,8 @@ def read() -> Board:
 def read_line(rule: Rule, standing: Standing | None) -> Line:
     name, query = PLACES[rule.name]
     asked: dict[str, Any] = {"query": query} if query else {}
-    return Line(rule=rule, standing=standing, address=reverse(name, **asked), place=NAMES[name])
+    address = reverse(PAGES.get(name, name), **asked)
+    return Line(rule=rule, standing=standing, address=address, place=NAMES[name])
 
 
 def find(name: str) -> Line | None:

@@ -231,7 +231,7 @@ def test_a_test_that_fails_says_nothing_of_how_the_target_has_been(enabled):
 def test_every_message_can_be_told_in_words(rule, what):
     facts = {
         "writes": 412, "accepted": 300, "count": 2, "names": "purge", "words": "at most 50 ms",
-        "name": "fleet", "until": "03:12:07", "runs": ["a"],
+        "name": "fleet", "until": "03:12:07", "least": "80 %", "newest": "2.1.0", "runs": ["a"],
     }  # fmt: skip
     bad = 1 if RULES[rule].falling else 1e6
     standing = evaluate(RULES[rule], Figure(value=bad, facts=facts), None, START)

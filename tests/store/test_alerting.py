@@ -153,7 +153,7 @@ def test_every_rule_has_sensible_bounds_and_a_message_that_can_be_said(rule):
         assert (rule.warn > rule.alert) == rule.falling
     facts = {
         "writes": 412, "accepted": 300, "count": 2, "names": "purge", "words": "at most 50 ms",
-        "name": "fleet", "until": "03:12:07",
+        "name": "fleet", "until": "03:12:07", "least": "80 %", "newest": "2.1.0",
     }  # fmt: skip
     assert say(rule, Figure(value=0.5, facts=facts))
     assert rule.advice.endswith((".", "?"))

@@ -50,7 +50,7 @@ def test_in_an_empty_store_nothing_fires_and_what_cannot_be_known_says_so(clock)
     found = {rule.name: (str(s.state), s.message) for rule, s in alerts.read().standings}
     assert {n for n, (state, _) in found.items() if state == "no-data"} == {
         "conflict-share", "retries-per-success", "fenced", "refused-charges", "slow-writes",
-        "silent-jobs", "no-conflict-data",
+        "silent-jobs", "jobs-behind", "no-conflict-data",
     }  # fmt: skip
     assert found["conflict-share"][1] == alerts.NO_WRITES
     assert {state for state, _ in found.values()} == {"ok", "no-data"}

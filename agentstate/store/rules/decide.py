@@ -13,6 +13,7 @@ from agentstate.store.commands import (
     BrakeRun,
     CarryOutDeadlines,
     ChangeCap,
+    ChangeRule,
     ChangeTarget,
     Check,
     ClaimRuns,
@@ -46,7 +47,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
-from agentstate.store.rules.deciding.alerts import acknowledge_alert, snooze_alert
+from agentstate.store.rules.deciding.alerts import acknowledge_alert, change_rule, snooze_alert
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
     change_cap,
@@ -138,6 +139,7 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     SetCheckpoint: set_checkpoint,
     AcknowledgeAlert: acknowledge_alert,
     SnoozeAlert: snooze_alert,
+    ChangeRule: change_rule,
     CreateTarget: create_target,
     ChangeTarget: change_target,
     DeleteTarget: delete_target,

@@ -41,7 +41,8 @@ class Facts:
     api_keys: names of keys that the commands want to give, and that are taken.
     homes: of each slot of a split budget, that budget; its charges and holds are known under it.
     open_effects: of the runs that are given out here, (the first ones, how many) of those with any.
-    alerts: (state, version) of those that the commands acknowledge or snooze.
+    alerts: (state, version) of those that the commands acknowledge or snooze. alert_rules: (warn,
+    alert, version) of those whose bounds they change.
     targets: those of alerts by name, target_count: how many there are; deliveries: the name of the
     target and what it says, of those that are to be sent again.
     writes_per_second: the site's limit for one run, 0 for none.
@@ -62,6 +63,7 @@ class Facts:
     homes: dict[UUID, UUID] = field(default_factory=dict)
     open_effects: dict[UUID, tuple[tuple[OpenEffect, ...], int]] = field(default_factory=dict)
     alerts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    alert_rules: dict[str, tuple[float | None, float | None, int]] = field(default_factory=dict)
     targets: dict[str, TargetRow] = field(default_factory=dict)
     target_count: int = 0
     deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
-from agentstate.store.alerting import FIRING
+from agentstate.store.alerting import FIRING, RULES, Rule, check_bounds
 from agentstate.store.commands import (
     AcknowledgeAlert,
     AlertAcknowledged,
     AlertSnoozed,
+    ChangeRule,
+    RuleChanged,
     SnoozeAlert,
+    Unseen,
 )
 from agentstate.store.errors import NotFound, VersionConflict
 from agentstate.store.payloads import moment
@@ -49,6 +53,50 @@ def snooze_alert(ask: SnoozeAlert, on: Deciding) -> AlertSnoozed:
         expected={"version": ask.version},
     )
     return AlertSnoozed(rule=ask.rule, state=state, version=ask.version, until=until, by=by, at=now)
+
+
+def change_rule(ask: ChangeRule, on: Deciding) -> RuleChanged:
+    on.by.need("operate")
+    found = on.draft.facts.alert_rules.get(ask.rule)
+    if found is None:
+        raise NotFound(f"there is no rule {ask.rule}")
+    warn, alert, version = found
+    own = RULES[ask.rule]
+    before = replace(own, warn=warn, alert=alert) if version else own
+    if version != ask.version:
+        raise VersionConflict(
+            f"the bounds of {ask.rule} are at version {version} now",
+            current={"rule": ask.rule, **_bounds(before), "version": version},
+        )
+    after = replace(
+        before,
+        warn=before.warn if isinstance(ask.warn, Unseen) else ask.warn,
+        alert=before.alert if isinstance(ask.alert, Unseen) else ask.alert,
+    )
+    check_bounds(after)
+    by = on.by.principal
+    values = {"rule": ask.rule, **_bounds(after), "version": version + 1, "by": by}
+    on.draft.writes.other.append(("rule", values | {"why": ask.reason}))
+    on.act(
+        "alert-rule.changed",
+        ask.rule,
+        reason=ask.reason,
+        before=_bounds(before),
+        after=_bounds(after),
+        expected={"version": ask.version},
+    )
+    return RuleChanged(
+        rule=ask.rule,
+        warn=after.warn,
+        alert=after.alert,
+        version=version + 1,
+        by=by,
+        at=on.draft.now,
+    )
+
+
+def _bounds(rule: Rule) -> dict[str, float | None]:
+    return {"warn": rule.warn, "alert": rule.alert}
 
 
 def _state_as_seen(rule: str, version: int, on: Deciding) -> str:
