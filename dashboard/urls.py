@@ -44,6 +44,7 @@ urlpatterns = [
     path("leases/<str:unit>", leases.show_unit, name="lease"),
     path("leases/<str:unit>/reclaim", leases.reclaim, name="reclaim"),
     path("workers", workers.show, name="workers"),
+    path("workers/<str:name>/revoke-key", workers.revoke_key, name="worker-revoke-key"),
     path("workers/<str:name>/<str:action>", workers.act, name="worker-act"),
     path("contention", contention.show, name="contention"),
     path("budgets", budgets.show, name="budgets"),

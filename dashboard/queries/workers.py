@@ -36,7 +36,9 @@ NO_PROGRESS = [
 class Line:
     """A worker. Three ages: seen_at (it announced itself), renewed_at, wrote_at (to the minute).
 
-    live, lapsed: units that it holds. accepted, refused: its commands in the last hour.
+    live, lapsed: units that it holds. rhythm_seconds: how often it renews them on average, once it
+    has done so twice. key: with which it announced itself, if it did.
+    accepted, refused: its commands in the last hour.
     drain_*: what it was asked, by the name drain_of: its own, or that without what follows `~`.
     """
 
@@ -45,6 +47,7 @@ class Line:
     host: str | None
     slots: int | None
     skew_ms: int | None
+    key: str | None
     seen_at: datetime | None
     drain_of: str | None
     drain_at: datetime | None
@@ -53,6 +56,7 @@ class Line:
     live: int
     lapsed: int
     renewed_at: datetime | None
+    rhythm_seconds: float | None
     accepted: int
     refused: int
     wrote_at: datetime | None
@@ -69,6 +73,10 @@ class Line:
         return "here" if signs and self.now - max(signs) < AWAY else "away"
 
     @property
+    def is_draining(self) -> bool:
+        return self.drain_at is not None
+
+    @property
     def is_skewed(self) -> bool:
         return self.skew_ms is not None and abs(self.skew_ms) > SKEW_MS
 
@@ -76,7 +84,9 @@ class Line:
 LINES = """
 WITH holding AS (
     SELECT owner AS name, count(*) FILTER (WHERE expires_at > %(now)s) AS live,
-        count(*) FILTER (WHERE expires_at <= %(now)s) AS lapsed, max(renewed_at) AS renewed_at
+        count(*) FILTER (WHERE expires_at <= %(now)s) AS lapsed, max(renewed_at) AS renewed_at,
+        sum(extract(epoch FROM renewed_at - acquired_at)) FILTER (WHERE renewals > 1)::float
+            / sum(renewals) FILTER (WHERE renewals > 1) AS rhythm
     FROM agentstate_lease WHERE token IS NOT NULL GROUP BY owner
 ), counted AS (
     SELECT worker AS name, sum(count) FILTER (WHERE outcome = %(ok)s)::bigint AS accepted,
@@ -89,12 +99,13 @@ WITH holding AS (
     UNION SELECT name FROM holding
 )
 SELECT n.name, w.version, w.host, w.slots, w.skew_ms,
+    CASE WHEN w.principal LIKE 'key:%%' THEN substr(w.principal, 5) END,
     -- A row that an operator's drain made is no sign of the worker.
     CASE WHEN w.principal NOT LIKE 'person:%%' THEN w.seen_at END,
     CASE WHEN w.drain_at IS NOT NULL THEN w.name WHEN base.drain_at IS NOT NULL THEN base.name END,
     coalesce(w.drain_at, base.drain_at), coalesce(w.drain_by, base.drain_by),
     coalesce(w.drain_reason, base.drain_reason), coalesce(h.live, 0), coalesce(h.lapsed, 0),
-    h.renewed_at, coalesce(c.accepted, 0), coalesce(c.refused, 0), c.wrote_at
+    h.renewed_at, h.rhythm, coalesce(c.accepted, 0), coalesce(c.refused, 0), c.wrote_at
 FROM named n
 LEFT JOIN agentstate_worker w ON w.name = n.name
 LEFT JOIN agentstate_worker base ON base.name = split_part(n.name, '~', 1)
@@ -145,14 +156,15 @@ def _read(now: datetime, *, after: str, only: str | None) -> list[Line]:
 
 
 def _line(row: tuple[Any, ...], now: datetime) -> Line:
-    name, version, host, slots, skew_ms, seen_at, drain_of, drain_at, drain_by, reason, *rest = row
-    live, lapsed, renewed_at, accepted, refused, wrote_at = rest
+    name, version, host, slots, skew_ms, key, seen_at, drain_of, drain_at, *rest = row
+    drain_by, reason, live, lapsed, renewed_at, rhythm, accepted, refused, wrote_at = rest
     return Line(
         name=name,
         version=version,
         host=host,
         slots=slots,
         skew_ms=skew_ms,
+        key=key,
         seen_at=seen_at,
         drain_of=drain_of,
         drain_at=drain_at,
@@ -161,6 +173,7 @@ def _line(row: tuple[Any, ...], now: datetime) -> Line:
         live=live,
         lapsed=lapsed,
         renewed_at=renewed_at,
+        rhythm_seconds=rhythm,
         accepted=accepted,
         refused=refused,
         wrote_at=wrote_at,
@@ -218,3 +231,40 @@ def read_overtaken(*, now: datetime) -> list[Overtaken]:
             )
             for name, refused, things, last_at, key, unit, token, holder in cursor.fetchall()
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An API key, and how many workers announced themselves with it in the last day."""
+
+    name: str
+    scopes: list[str]
+    hint: str
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    workers: int
+
+
+KEY = """
+SELECT k.name, k.scopes, k.hint, k.last_used_at, k.revoked_at,
+    (SELECT count(*) FROM agentstate_worker w
+        WHERE w.principal = 'key:' || k.name AND w.seen_at >= %(known)s)
+FROM agentstate_apikey k WHERE k.name = %(name)s
+"""
+
+
+def read_key(name: str, *, now: datetime) -> Key | None:
+    with connection.cursor() as cursor:
+        cursor.execute(KEY, {"name": name, "known": now - KNOWN})
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    name, scopes, hint, last_used_at, revoked_at, workers = row
+    return Key(
+        name=name,
+        scopes=scopes,
+        hint=hint,
+        last_used_at=last_used_at,
+        revoked_at=revoked_at,
+        workers=workers,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -16,13 +17,14 @@ from django.views.decorators.http import require_http_methods, require_safe
 from agentstate import store
 from agentstate.store.commands import ReclaimLease
 from agentstate.store.errors import HolderChanged, Invalid, LeaseHeld, NotAllowed, Refusal
-from dashboard import cursors, sentences
-from dashboard.access import allowed_actions
+from dashboard import cursors
+from dashboard.access import Verdict, allowed_actions
 from dashboard.forms import form_circumstances, one_line, whole
 from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import leases as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import UnitStory
+from dashboard.queries.panels import read_panel
 
 HOLD_OFF_SECONDS_MAX = 86_400
 
@@ -30,22 +32,27 @@ HOLD_OFF_SECONDS_MAX = 86_400
 @require_safe
 @page
 def show(request: ConsoleRequest) -> HttpResponseBase:
-    """The board: `owner` how the holder's name begins, `after` the place among live ones."""
+    """The board: `owner` how the holder's name begins, `only` those in one state, `after` the
+    place among the live ones."""
     now = database_now()
     owner = request.GET.get("owner", "").strip().replace("\0", "")[:200]
-    after = request.GET.get("after", "")
+    after, only = request.GET.get("after", ""), request.GET.get("only", "")
+    only = only if only in queries.STATES else ""
+    read = partial(queries.read_board, now=now, owner=owner, only=only)
     try:
-        board = queries.read_board(now=now, owner=owner, after=after)
+        board = read_panel(partial(read, after=after))
     except cursors.BadCursor:
-        board, after = queries.read_board(now=now, owner=owner), ""
+        board, after = read_panel(read), ""
     context = {
         "now": now,
-        "board": board,
+        "panel": board,
+        "board": board.found,
         "owner": owner,
         "after": after,
-        "strip": queries.read_strip(now=now),
-        "may_reclaim": request.access.may("operate"),
-        "may_force": request.access.may("override"),
+        "only": only,
+        "strip": read_panel(partial(queries.read_strip, now=now)),
+        "sweep": read_panel(queries.read_last_sweep),
+        "verdicts": {live: verdict_on(request, held=True, live=live) for live in (True, False)},
     }
     if is_partial(request, "board"):
         return render(request, "leases/board.html", context)
@@ -74,11 +81,7 @@ def read_story(unit: str) -> UnitStory | None:
 
 def describe(request: ConsoleRequest, story: UnitStory) -> dict[str, Any]:
     lease, now = story.lease, story.now
-    thing = {
-        "kind": "unit",
-        "held": story.state != "free",
-        "live": story.state in ("live", "late"),
-    }
+    held, live = story.state != "free", story.state in ("live", "late")
     return {
         "story": story,
         "unit": story.unit,
@@ -86,19 +89,15 @@ def describe(request: ConsoleRequest, story: UnitStory) -> dict[str, Any]:
         "lease": lease,
         "lease_state": story.state,
         "now": now,
-        "verdict": allowed_actions(request.access, thing)["reclaim"],
-        "silent_seconds": sentences.since_renewal_seconds(lease, now) if lease else 0,
-        "rhythm_seconds": rhythm_seconds(story),
-        "term_of_now": story.terms[0] if story.terms and thing["held"] else None,
+        "verdict": verdict_on(request, held=held, live=live),
+        "rhythm_seconds": queries.rhythm_seconds(lease),
     }
 
 
-def rhythm_seconds(story: UnitStory) -> float | None:
-    """How often the holder has renewed on average, once it has done so twice."""
-    lease = story.lease
-    if lease is None or lease.renewals < 2 or not lease.renewed_at or not lease.acquired_at:
-        return None
-    return (lease.renewed_at - lease.acquired_at).total_seconds() / lease.renewals
+def verdict_on(request: ConsoleRequest, *, held: bool, live: bool) -> Verdict:
+    """Whether this person may reclaim a unit that is so."""
+    thing = {"kind": "unit", "held": held, "live": live}
+    return allowed_actions(request.access, thing)["reclaim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,17 +143,22 @@ def ask(
 ) -> HttpResponseBase:
     """The page that asks. After a refusal it shows what changed, and carries the new facts."""
     keep = form is not None and refused is None
+    lease = story.lease
+    facts = is_partial(request, "facts")
+    seen_token = form.token if keep and form else lease and lease.token
     context = describe(request, story) | {
         "form": form,
         "errors": errors or {},
         "refused": refused,
         "changed": isinstance(refused, HolderChanged),
         # What the form carries: as it was while only its own fields are mended, else as it is now.
-        "seen_token": form.token if keep and form else story.lease and story.lease.token,
-        "seen_owner": form.owner if keep and form else story.lease and story.lease.owner,
+        # The facts alone are told which token the page shows that is open.
+        "seen_token": whole(request.GET.get("seen")) if facts else seen_token,
+        "seen_owner": form.owner if keep and form else lease and lease.owner,
+        "holding": queries.read_holding(story),
         "form_key": request.POST.get("form_key", "") if keep else uuid.uuid4().hex,
     }
-    if is_partial(request, "facts"):
+    if facts:
         return render(request, "leases/reclaim_refresh.html", context)
     return render(request, "leases/reclaim.html", context, status=status)
 

@@ -35,7 +35,8 @@ class Login(auth.LoginView):
 @require_POST
 def choose_theme(request: ConsoleRequest) -> HttpResponseBase:
     """Keep the theme in a cookie, so that the server sends the page in it: no flash."""
-    back = request.POST.get("next", "")
+    # The page's own form names where it was loaded from; its address may be another by now.
+    back = request.headers.get("Referer") or request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(
         back, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )

@@ -1,6 +1,10 @@
 import pytest
 
-from agentstate.store.errors import StaleFence
+from agentstate.store.commands import AnnounceWorker, NewEvent
+from agentstate.store.effects import Effect
+from agentstate.store.errors import LeaseHeld, StaleFence
+from agentstate.store.upkeep import beat
+from dashboard.queries import leases as queries
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 from tests.store.asking import SENIOR, event, rows
@@ -54,19 +58,115 @@ def test_a_holder_that_is_silent_for_most_of_its_lease_is_late(store, still_cloc
     page = Page(viewer.get("/leases"))
 
     assert 'aria-label="late"' in page.html
-    assert "Late 1" in page.text
+    assert "Renewing late 1" in page.text
+
+
+def announce(store, *names):
+    for name in names:
+        store.ask(AnnounceWorker(worker=name))
+
+
+@pytest.fixture
+def every_state(store, still_clock):
+    """A unit in each state: two lapsed, late, holder silent, and live."""
+    store.acquire("a-lapsed", "w-1", ttl_seconds=10)
+    store.acquire("b-late", "w-2", ttl_seconds=80)
+    store.acquire("c-silent", "w-3", ttl_seconds=900)
+    store.acquire("d-unknown", "w-4", ttl_seconds=300)
+    store.acquire("e-live", "w-5", ttl_seconds=900)
+    announce(store, "w-1", "w-2", "w-3", "w-5")
+    still_clock.advance(seconds=50)
+    announce(store, "w-5")
+
+
+def test_the_late_and_the_silent_stand_before_the_live_ones(every_state, viewer):
+    page = Page(viewer.get("/leases"))
+
+    assert page.rows("u-") == ["a-lapsed", "b-late", "c-silent", "d-unknown", "e-live"]
+    assert "Lapsed 1 Renewing late 1 Holder silent 1 Live 2" in page.text
+    assert 'aria-label="holder silent"' in page.html
+
+
+@pytest.mark.parametrize(
+    ("only", "units"),
+    [
+        ("lapsed", ["a-lapsed"]),
+        ("late", ["b-late"]),
+        ("silent", ["c-silent"]),
+        ("live", ["d-unknown", "e-live"]),
+        ("nonsense", ["a-lapsed", "b-late", "c-silent", "d-unknown", "e-live"]),
+    ],
+)
+def test_only_those_in_one_state_are_shown(every_state, viewer, only, units):
+    page = Page(viewer.get("/leases", {"only": only}))
+
+    assert page.rows("u-") == units
+    assert "Lapsed 1 Renewing late 1 Holder silent 1 Live 2" in page.text
+
+
+def test_a_row_says_how_often_its_holder_renews_and_who_waits(store, still_clock, viewer):
+    store.create("42")
+    lease = store.hold("42", "w-3", ttl_seconds=60)
+    for _ in range(3):
+        still_clock.advance(seconds=20)
+        store.renew("run:42", lease.token)
+    store.acquire("mailbox", "w-4", ttl_seconds=600)
+    for unit, worker in (("run:42", "w-8"), ("run:42", "w-9"), ("mailbox", "w-9")):
+        with pytest.raises(LeaseHeld):
+            store.acquire(unit, worker)
+    still_clock.advance(seconds=4)
+
+    text = Page(viewer.get("/leases")).text
+
+    assert "w-3 #" in text
+    assert "4s / 20s 1m 4s 2 2" in text
+    assert "4s / \u2013 4s 1 1" in text
+
+
+def test_what_waited_long_ago_waits_no_more(store, still_clock, viewer):
+    store.create("42")
+    store.hold("42", "w-3", ttl_seconds=900)
+    with pytest.raises(LeaseHeld):
+        store.acquire("run:42", "w-8")
+    still_clock.advance(minutes=6)
+
+    assert "/ \u2013 6m 0 1" in Page(viewer.get("/leases")).text
+
+
+def test_the_board_says_when_lapsed_leases_were_last_looked_for(store, still_clock, viewer):
+    assert "Nobody has swept yet" in Page(viewer.get("/leases")).text
+
+    with beat("note lapsed leases"):
+        pass
+    still_clock.advance(seconds=4)
+
+    assert "No lease held Last sweep 4s ago." in Page(viewer.get("/leases")).text
+
+
+def test_a_panel_that_takes_too_long_leaves_the_others(store, viewer, monkeypatch):
+    from dashboard.queries.clock import TooSlow
+
+    store.acquire("unit", "w-1")
+
+    def slow(**named):
+        raise TooSlow
+
+    monkeypatch.setattr(queries, "read_strip", slow)
+
+    page = Page(viewer.get("/leases"))
+
+    assert "took too long" in page.text
+    assert page.rows("u-") == ["unit"]
 
 
 def test_an_empty_board_says_so(viewer):
     text = Page(viewer.get("/leases")).text
 
     assert "Nothing is stuck" in text
-    assert "No lease is held" in text
+    assert "No lease held" in text
 
 
 def test_live_leases_are_read_in_pages(store, viewer, monkeypatch):
-    from dashboard.queries import leases as queries
-
     monkeypatch.setattr(queries, "PAGE_ROWS", 3)
     for number in range(7):
         store.acquire(f"unit-{number}", "w-1")
@@ -321,12 +421,53 @@ def test_two_operators_meet_and_the_second_gets_the_difference(store, lapsed, op
 
 
 def test_the_facts_alone_can_be_asked_for(store, lapsed, operator):
-    facts = operator.get(
-        "/leases/run:42/reclaim", headers={"HX-Request": "true", "HX-Target": "facts"}
-    ).content.decode()
+    asked = {"HX-Request": "true", "HX-Target": "facts"}
+    link = Page(operator.get("/leases/run:42/reclaim")).html
+    assert f"/reclaim?seen={lapsed.token}" in link
 
-    assert f'data-token="{lapsed.token}"' in facts
-    assert "<form" not in facts
+    same = Page(operator.get(f"/leases/run:42/reclaim?seen={lapsed.token}", headers=asked))
+    store.acquire("run:42", "w-9")
+    moved = Page(operator.get(f"/leases/run:42/reclaim?seen={lapsed.token}", headers=asked))
+
+    assert "moved" not in same.ids
+    assert "moved" in moved.ids
+    assert f"you saw token {lapsed.token}, now w-9 has token" in moved.text
+    for page in (same, moved):
+        assert "<form" not in page.html
+
+
+def test_the_facts_tell_how_the_holder_is_and_who_waits(store, still_clock, senior):
+    store.create("42")
+    announce(store, "w-3")
+    lease = store.hold("42", "w-3", ttl_seconds=60)
+    store.append("42", [event()], fence=lease.token)
+    with pytest.raises(LeaseHeld):
+        store.acquire("run:42", "w-8")
+    still_clock.advance(seconds=15)
+    store.renew("run:42", lease.token)
+
+    text = Page(senior.get("/leases/run:42/reclaim")).text
+
+    assert "Last accepted write 15s ago, event 4" in text
+    assert "Heartbeat 15s ago" in text
+    assert "Waiting for it, in 5 minutes w-8" in text
+
+
+def test_what_was_begun_outside_and_not_ended_is_named(store, still_clock, operator):
+    store.create("42")
+    lease = store.hold("42", "w-3", ttl_seconds=60)
+    for key in ("mail-7", "mail-8"):
+        begun = NewEvent(type="mail.send", effect=Effect(key=key, state="begun"))
+        store.append("42", [begun], fence=lease.token)
+    ended = NewEvent(type="mail.sent", effect=Effect(key="mail-8", state="ended"))
+    store.append("42", [ended], fence=lease.token)
+    still_clock.advance(seconds=100)
+
+    page = Page(operator.get("/leases/run:42/reclaim"))
+
+    assert "Begun and not ended, so perhaps done: mail-7 mail.send, 1m 40s ago" in page.text
+    assert "mail-8" not in page.text
+    assert "/runs/42?event=4" in page.links
 
 
 def test_what_an_operator_did_cannot_be_changed_through_the_console(store, lapsed, operator):

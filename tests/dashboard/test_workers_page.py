@@ -1,6 +1,7 @@
 import pytest
 
-from agentstate.store import minutes
+from agentstate.store import keys, minutes
+from agentstate.store.callers import SYSTEM
 from agentstate.store.commands import AnnounceWorker, DrainWorker
 from agentstate.store.errors import StaleFence
 from dashboard.queries import workers as queries
@@ -26,6 +27,7 @@ def test_an_empty_page_says_how_a_worker_comes_there(viewer):
     text = show(viewer).text
 
     assert "No worker yet" in text
+    assert "curl -X PUT http://testserver/api/v1/workers/w-1" in text
     assert "Overtaken" not in text
 
 
@@ -41,7 +43,19 @@ def test_a_worker_has_three_ages_and_what_it_holds(store, still_clock, viewer):
     text = show(viewer).text
 
     assert "here w-3 1.4 · node-a heartbeat 10m 7s · renewal 7s · write 10m 7s" in text
-    assert "10m 7s 7s 10m 7s 1 / 4" in text
+    assert "10m 7s 7s / \u2013 10m 7s 1 / 4" in text
+
+
+def test_a_worker_has_the_rhythm_of_all_that_it_holds(store, still_clock, viewer):
+    slow, quick = (store.acquire(unit, "w-3", ttl_seconds=900).token for unit in ("slow", "quick"))
+    for _ in range(3):
+        still_clock.advance(seconds=10)
+        store.renew("quick", quick, ttl_seconds=900)
+        still_clock.advance(seconds=10)
+        store.renew("slow", slow, ttl_seconds=900)
+        store.renew("quick", quick, ttl_seconds=900)
+
+    assert "0s / 13s" in show(viewer).text
 
 
 def test_commands_of_the_last_hour_are_counted(store, still_clock, viewer):
@@ -202,3 +216,60 @@ def test_what_workers_and_operators_say_is_text(store, viewer):
 
     assert not [tag for tag, _ in page.tags if tag in ("img", "b") and "onerror" in str(_)]
     assert "<img src=x> · {{ 7 }}<b>" in page.text
+
+
+@pytest.fixture
+def admin(log_in):
+    return log_in("ada", "admin")
+
+
+@pytest.fixture
+def key(store):
+    """The key `fleet`, with which w-3 and w-4 announced themselves."""
+    made = keys.create_key(name="fleet", scopes=["read", "write"], by=SYSTEM)
+    for name in ("w-3", "w-4"):
+        announce(store, name)
+    return made
+
+
+def revoke(client, **fields):
+    asked = Page(client.get("/workers/w-3/revoke-key"))
+    form = {"form_key": asked.field("form_key"), "reason": "it leaked", "typed": "fleet"}
+    return client.post("/workers/w-3/revoke-key", form | fields)
+
+
+def test_an_admin_ends_the_key_of_a_worker(key, admin):
+    assert "/workers/w-3/revoke-key" in Page(admin.get("/workers/w-3/drain")).links
+    asked = Page(admin.get("/workers/w-3/revoke-key"))
+    assert "all 2 workers that use it" in asked.text
+
+    assert revoke(admin).url == "/workers"
+
+    with pytest.raises(keys.Unauthenticated):
+        keys.find_caller(key.text)
+    assert "This key is over already" in Page(admin.get("/workers/w-3/revoke-key")).text
+    assert rows("SELECT actor, action, reason FROM agentstate_operatoraction WHERE action LIKE"
+                " 'key.rev%%'") == [("person:ada", "key.revoked", "it leaked")]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{"typed": "fleat"}, {"typed": ""}, {"reason": " "}])
+def test_a_key_is_ended_only_with_its_name_and_a_reason(key, admin, fields):
+    answer = revoke(admin, **fields)
+
+    assert answer.status_code == 422
+    assert keys.find_caller(key.text).name == "fleet"
+
+
+def test_who_is_no_admin_ends_no_key(key, senior):
+    assert "/workers/w-3/revoke-key" not in Page(senior.get("/workers/w-3/drain")).links
+    assert "needs the role admin" in Page(senior.get("/workers/w-3/revoke-key")).text
+    answer = senior.post("/workers/w-3/revoke-key", {"reason": "x", "typed": "fleet"})
+
+    assert answer.status_code == 403
+    assert keys.find_caller(key.text).name == "fleet"
+
+
+def test_a_worker_without_a_known_key_has_none_to_end(store, admin):
+    store.acquire("unit", "w-1")
+
+    assert admin.get("/workers/w-1/revoke-key").status_code == 404

@@ -2,25 +2,9 @@
 import "./keys.js";
 import "./live.js";
 
-const root = document.documentElement;
-root.dataset.script = "";
+document.documentElement.dataset.script = "";
 
-const YEAR_SECONDS = 31536000;
-
-// The theme changes at once; the cookie lets the server send the next page in it.
 document.addEventListener("submit", (event) => {
-  const button = event.submitter;
-  if (event.target.matches(".theme form") && button?.name === "theme") {
-    event.preventDefault();
-    const theme = button.value === "system" ? "" : button.value;
-    root.dataset.theme = theme;
-    document.cookie = theme
-      ? `agentstate_theme=${theme};path=/;max-age=${YEAR_SECONDS};samesite=lax`
-      : "agentstate_theme=;path=/;max-age=0;samesite=lax";
-    for (const one of event.target.querySelectorAll("[aria-pressed]")) one.setAttribute("aria-pressed", String(one === button));
-    event.target.closest("details").open = false;
-    return;
-  }
   // A double click sends once; the server would act once all the same.
   const once = event.target.querySelector("[data-once]");
   if (once) {
@@ -74,11 +58,3 @@ document.addEventListener("click", (event) => {
   history.pushState({ htmx: true }, "", back);
   row?.querySelector("a")?.focus();
 });
-
-// On the page that asks for a reclaim: say so when the facts have moved on since it was opened.
-new MutationObserver(() => {
-  const form = document.querySelector("[data-seen-token]");
-  const facts = document.getElementById("facts");
-  const moved = document.getElementById("moved");
-  if (form && facts && moved) moved.hidden = facts.dataset.token === form.dataset.seenToken;
-}).observe(document.getElementById("main"), { childList: true, subtree: true });

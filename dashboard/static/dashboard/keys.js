@@ -1,4 +1,5 @@
-// Single keys, unless they are switched off, a field has the focus, or a modifier is pressed.
+// Single keys, unless they are switched off, a field has the focus, or a modifier is pressed. A link
+// or field says data-hot="its key": in a table it answers while its row is chosen, else always.
 import { follow } from "./follow.js";
 
 const OFF = "agentstate-keys-off";
@@ -29,8 +30,14 @@ function move(step) {
 }
 
 function close() {
-  document.querySelectorAll("details.menu[open], details.help[open]").forEach((menu) => { menu.open = false; menu.querySelector("summary").focus(); });
-  document.querySelector("[data-close-pane]")?.click();
+  const open = document.querySelectorAll("details.menu[open], details.help[open]");
+  open.forEach((menu) => { menu.open = false; menu.querySelector("summary").focus(); });
+  if (!open.length) document.querySelector("[data-close-pane], main .form-end > a.button")?.click();
+}
+
+function hot(key) {
+  const named = `[data-hot="${CSS.escape(key)}"]`;
+  return document.querySelector(`.is-chosen ${named}`) ?? document.querySelector(`main ${named}:not(tbody *)`);
 }
 
 const deeds = {
@@ -45,7 +52,11 @@ const deeds = {
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !sheet?.open) { close(); return; }
+  if (event.key === "Escape" && !sheet?.open) { event.target.closest(".top") ? event.target.blur() : close(); return; }
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    const form = event.target.closest("main form") ?? document.querySelector("main form:has([data-once])");
+    form?.requestSubmit(form.querySelector("[data-once]"));
+  }
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || sheet?.open) return;
   if (event.target.closest("input, textarea, select, [contenteditable]")) return;
   if (event.key !== "?" && stored()) return;
@@ -53,7 +64,8 @@ document.addEventListener("keydown", (event) => {
   after = event.key;
   clearTimeout(timer);
   timer = setTimeout(() => { after = ""; }, 1200);
-  const deed = deeds[event.key];
+  const found = hot(event.key);
+  const deed = found ? () => { found.focus(); if (!found.matches("input, textarea")) found.click(); } : deeds[event.key];
   if (deed) { event.preventDefault(); deed(); }
 });
 

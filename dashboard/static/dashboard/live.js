@@ -1,6 +1,6 @@
 // Keeps an open page up to date. The stream only hints; what is shown always comes from the same
 // partials that polling fetches, so a lost hint delays and never loses. One scheduler, one stream
-// per tab, and neither while the tab is hidden.
+// per tab, and neither while the tab is hidden or nobody has touched it for an hour.
 //
 // A region says data-live="address" and, if it wants, data-live-every and data-live-gap (seconds
 // between polls, and at least between two fetches), data-live-rows (whose unfinished rows to ask
@@ -11,12 +11,17 @@ import { readNow, tick } from "./clock.js";
 import { follow } from "./follow.js";
 
 const STALE_POLLS = 3;
+const IDLE_MS = 3600000;
+const ASLEEP_MS = 20000;
 const HIDDEN_STREAM_MS = 5000;
 const FETCH_TIMEOUT_MS = 15000;
 const chip = document.getElementById("live");
 const chipText = document.getElementById("live-text");
 const states = new WeakMap();
 const sent = new Map();
+const kept = new Map();
+let touched = performance.now();
+let looked = Date.now();
 let source = null;
 let sourceOf = null;
 let streamWorks = false;
@@ -29,7 +34,7 @@ function regions() {
 
 function stateOf(region) {
   if (!states.has(region)) {
-    states.set(region, { at: performance.now(), tried: performance.now(), failures: 0, busy: false, wanted: false, timer: null });
+    states.set(region, { at: performance.now(), tried: performance.now(), failures: 0, cut: false, busy: false, wanted: false, timer: null });
   }
   return states.get(region);
 }
@@ -48,7 +53,7 @@ function addressOf(region) {
 
 async function refresh(region) {
   const state = stateOf(region);
-  if (state.busy || document.hidden || leaving) { state.wanted = true; return; }
+  if (state.busy || resting()) { state.wanted = true; return; }
   state.busy = true;
   state.wanted = false;
   state.tried = performance.now();
@@ -62,12 +67,13 @@ async function refresh(region) {
     if (!answer.ok) throw new Error(String(answer.status));
     const text = answer.status === 204 ? "" : await answer.text();
     if (region.isConnected) {
-      if (apply(text) === "more") state.wanted = true;
-      state.at = performance.now();
-      state.failures = 0;
+      Object.assign(state, { at: performance.now(), failures: 0, cut: false });
+      if (apply(text, region) === "more") state.wanted = true;
     }
-  } catch {
+  } catch (error) {
     state.failures += 1;
+    // An answer that is an error is the panel's own; none at all means that the server is away.
+    state.cut = !/^\d+$/.test(error.message);
   } finally {
     state.busy = false;
   }
@@ -99,7 +105,11 @@ function soon(region) {
   }, wait);
 }
 
-function apply(text) {
+function resting() {
+  return document.hidden || leaving || performance.now() - touched > IDLE_MS;
+}
+
+function apply(text, region) {
   if (!text) return "";
   const answer = new DOMParser().parseFromString(text, "text/html");
   readNow(answer.body);
@@ -114,33 +124,34 @@ function apply(text) {
     append(list);
     if (list.dataset.more) outcome = "more";
   }
-  for (const place of document.querySelectorAll("[data-as-of]")) {
-    const at = answer.querySelector("[data-now]");
-    if (at) place.textContent = new Date(Number(at.dataset.now)).toISOString().slice(11, 19);
+  // Each region says how old it is itself; one that was kept as it is stays as old as it was.
+  const at = region && ![...kept.values()].some((one) => region.contains(one)) && answer.querySelector("[data-now]");
+  for (const place of at ? region.querySelectorAll("[data-as-of]") : []) {
+    if (place.closest("[data-live]") === region) place.textContent = new Date(Number(at.dataset.now)).toISOString().slice(11, 19);
   }
   tick();
   return outcome;
 }
 
-// What is selected, focused, opened or under the pointer is not taken away from under the reader.
+// What is selected, focused, opened, pressed or pointed at is not taken away from under the reader.
 function inUse(element) {
-  if (element.contains(document.activeElement) && document.activeElement !== element) return true;
-  if (element.querySelector("details[open]")) return true;
   const chosen = getSelection();
-  return !chosen.isCollapsed && (element.contains(chosen.anchorNode) || element.contains(chosen.focusNode));
+  if (!chosen.isCollapsed && chosen.containsNode(element, true)) return "text selected";
+  if (element.matches(":active")) return "pressed";
+  if (element.contains(document.activeElement) && document.activeElement !== element) return "in focus";
+  if (element.querySelector("details[open]")) return "opened";
+  return element.dataset.patch === "hold" && element.querySelector(":scope table:hover, :scope svg:hover") ? "pointed at" : "";
 }
 
 function patch(fresh) {
   const old = document.getElementById(fresh.id);
   if (!old || sent.get(fresh.id) === fresh.outerHTML) return;
-  if (fresh.dataset.patch === "hold" && old.querySelector(":scope table:hover, :scope svg:hover")) {
-    patchRows(old, fresh);
-    return;
-  }
   if (inUse(old)) {
+    kept.set(old.id, old);
     if (fresh.dataset.patch === "hold") patchRows(old, fresh);
     return;
   }
+  kept.delete(old.id);
   sent.set(fresh.id, fresh.outerHTML);
   const scroll = old.scrollLeft;
   const node = document.importNode(fresh, true);
@@ -153,7 +164,7 @@ function patch(fresh) {
   window.htmx?.process(node);
 }
 
-// While the pointer is over a list its rows change in place, but none comes, goes or moves.
+// While a list is in use its other rows change in place, but none comes, goes or moves.
 function patchRows(old, fresh) {
   for (const row of old.querySelectorAll("tr[id]")) {
     const next = [...fresh.querySelectorAll("tr[id]")].find((one) => one.id === row.id);
@@ -226,11 +237,20 @@ function disconnect() {
 
 // The clockwork: looks once a second which region is due, and mends the stream.
 function arrange() {
-  if (document.hidden || leaving) return;
+  const asleep = Date.now() - looked > ASLEEP_MS;
+  looked = Date.now();
+  if (resting()) {
+    if (!document.hidden) { disconnect(); show(); }
+    return;
+  }
+  // After a laptop's sleep the stream may be dead without anybody having been told.
+  if (asleep) disconnect();
+  const freed = [...kept].filter(([id, one]) => (!one.isConnected || !inUse(one)) && kept.delete(id));
   const at = performance.now();
   for (const region of regions()) {
     const state = stateOf(region);
     state.next ??= state.tried + pause(region, false);
+    if (freed.length || asleep) soon(region);
     if (!state.busy && at >= state.next) {
       state.next = null;
       refresh(region);
@@ -240,26 +260,39 @@ function arrange() {
   show();
 }
 
+// How many refreshes a region has missed: three make it late; when no answer comes at all, it is cut.
+function freshness(region) {
+  const { at, cut } = stateOf(region);
+  const missed = (performance.now() - at) / Math.max(3000, Number(region.dataset.liveEvery ?? 5) * 1000) - 1;
+  return missed < 1 ? "live" : cut ? "off" : missed < STALE_POLLS ? "live" : "stale";
+}
+
 function show() {
   const live = regions();
   if (!chip) return;
-  if (!live.length) {
-    chip.dataset.state = "idle";
-    return;
+  const found = live.map((region) => [region, freshness(region)]);
+  for (const [region, word] of found) {
+    region.classList.toggle("is-late", word === "stale");
+    region.classList.toggle("is-stale", word === "off");
   }
-  const oldest = Math.max(...live.map((region) => performance.now() - stateOf(region).at - Number(region.dataset.liveEvery ?? 5) * 1000));
-  const failing = live.some((region) => stateOf(region).failures > 0);
-  const limit = (STALE_POLLS - 1) * 5000;
   const seconds = Math.round(Math.max(...live.map((region) => performance.now() - stateOf(region).at)) / 1000);
-  let state = "live";
-  let text = "Live";
-  if (failing && oldest > limit) [state, text] = ["off", `Reconnecting, ${seconds} s old`];
-  else if (failing || oldest > limit) [state, text] = ["stale", `Stale, ${seconds} s`];
-  else if (live.some(inUse) && !getSelection().isCollapsed) [state, text] = ["frozen", "Frozen: text selected"];
-  else if (!streamWorks && wantedStream()) [state, text] = ["live", "Live, polling"];
+  const held = [...kept.values()].map(inUse).find(Boolean);
+  let state = live.length ? "live" : "idle";
+  let text = streamWorks || !wantedStream() ? "Live" : "Live, polling";
+  if (performance.now() - touched > IDLE_MS) [state, text] = ["frozen", "Paused: nobody here"];
+  else if (found.some(([, word]) => word === "off")) [state, text] = ["off", `Reconnecting, ${seconds} s old`];
+  else if (found.some(([, word]) => word === "stale")) [state, text] = ["stale", `Stale, ${seconds} s`];
+  else if (held) [state, text] = ["frozen", `Frozen: ${held}`];
   if (chip.dataset.state !== state) chip.dataset.state = state;
   if (chipText.textContent !== text) chipText.textContent = text;
-  for (const region of live) region.classList.toggle("is-stale", state === "off");
+}
+
+for (const sign of ["pointermove", "pointerdown", "keydown", "wheel", "touchstart"]) {
+  addEventListener(sign, () => {
+    const rested = performance.now() - touched > IDLE_MS;
+    touched = performance.now();
+    if (rested) arrange();
+  }, { passive: true, capture: true });
 }
 
 document.addEventListener("visibilitychange", () => {

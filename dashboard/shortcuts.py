@@ -1,0 +1,89 @@
+"""What each key does, page by page: the sheet behind `?` is made of this, and tests press them.
+
+A link or field that a key is for says so itself (`data-hot="r"`); the rest is in keys.js.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Keys and what they do on these pages, by the names of their addresses; none: on every page.
+
+    In a key a space stands between two that are pressed one after the other, a comma between two
+    of which each does something.
+    """
+
+    title: str
+    pages: frozenset[str] = frozenset()
+    keys: Mapping[str, str]
+
+
+SECTIONS = (
+    Section(
+        title="Every page",
+        keys={
+            "/": "jump to a run, unit, worker or request",
+            "g r": "Runs",
+            "g l": "Leases",
+            "g w": "Workers",
+            "g c": "Contention",
+            "g b": "Budgets",
+            "g n": "Alerts",
+            "g a": "Audit",
+            "g s": "System",
+            "Esc": "close what is open",
+            "?": "this list",
+        },
+    ),
+    Section(
+        title="Lists",
+        keys={
+            "j, k": "next row, previous row",
+            "o, ↵": "open the row",
+            "[, ]": "newer page, older page",
+        },
+    ),
+    Section(
+        title="A run",
+        pages=frozenset({"run"}),
+        keys={"f": "follow the newest event"},
+    ),
+    Section(
+        title="Leases",
+        pages=frozenset({"leases"}),
+        keys={
+            "r": "reclaim the unit of the chosen row",
+            "h": "only what this holder has",
+            "l": "only the lapsed ones, and back",
+        },
+    ),
+    Section(
+        title="A unit",
+        pages=frozenset({"lease"}),
+        keys={"r": "reclaim it"},
+    ),
+    Section(
+        title="Workers",
+        pages=frozenset({"workers"}),
+        keys={
+            "h": "what the chosen worker holds",
+            "d": "drain it, or stop that",
+        },
+    ),
+    Section(
+        title="Pages that ask",
+        keys={
+            "⌘ ↵": "send, also from a field (Ctrl ↵)",
+            "Esc": "leave it, nothing is done",
+        },
+    ),
+)
+
+
+def sections_for(page: str) -> list[Section]:
+    """All of them, those of this page first."""
+    return sorted(SECTIONS, key=lambda section: page not in section.pages)
