@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agentstate.store import feed, partitions, retention
+from agentstate.store import backlog, feed, partitions, retention
 from agentstate.store.callers import SWEEP
 from agentstate.store.commands import CarryOutDeadlines, DropDeadHolds, NoteLapsed
 from agentstate.store.execute import execute
@@ -50,6 +50,7 @@ def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
     """
     with beat("note lapsed leases") as this:
         this.did = execute(NoteLapsed(limit=limit), by=SWEEP).lapsed
+        this.behind = backlog.lapsed(this.began_at)
 
 
 @app.task(name="agentstate.carry_out_deadlines", ignore_result=True, time_limit=30)
@@ -61,6 +62,7 @@ def carry_out_deadlines(*, limit: int = 200, **_newer: object) -> None:
     with beat("carry out deadlines") as this:
         done = execute(CarryOutDeadlines(limit=limit), by=SWEEP)
         this.did = done.failed + done.cancelled
+        this.behind = backlog.overdue(this.began_at)
 
 
 @app.task(name="agentstate.drop_dead_holds", ignore_result=True, time_limit=30)
@@ -71,6 +73,7 @@ def drop_dead_holds(*, limit: int = 500, **_newer: object) -> None:
     """
     with beat("drop dead holds") as this:
         this.did = execute(DropDeadHolds(limit=limit), by=SWEEP).holds
+        this.behind = backlog.dead_holds(this.began_at)
 
 
 @app.task(name="agentstate.move_feed", ignore_result=True, time_limit=30)
@@ -80,7 +83,7 @@ def move_feed(**_newer: object) -> None:
     the feed moves as soon as a web process writes again.
     """
     moved = feed.move()
-    _MOVING.note(len(moved.runs) if moved else 0)
+    _MOVING.note(len(moved.runs) if moved else 0, behind=backlog.unmoved)
 
 
 @app.task(name="agentstate.make_partitions", ignore_result=True, time_limit=60)
@@ -91,6 +94,7 @@ def make_partitions(**_newer: object) -> None:
     """
     with beat("make partitions") as this:
         this.did = len(partitions.ensure_ahead())
+        this.behind = max(0, partitions.WEEKS_AHEAD - partitions.weeks_ahead())
 
 
 @app.task(name="agentstate.purge", ignore_result=True, time_limit=240)

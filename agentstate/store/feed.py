@@ -21,7 +21,7 @@ from typing import Any
 
 from django.db import DatabaseError, connection, transaction
 
-from agentstate.store import minutes
+from agentstate.store import backlog, minutes
 from agentstate.store.errors import CursorExpired, Invalid, NotFound
 from agentstate.store.upkeep import FrequentBeat
 
@@ -154,7 +154,7 @@ class Mover:
     def _pass(self) -> None:
         try:
             moved = move()
-            self._beat.note(len(moved.runs) if moved else 0)
+            self._beat.note(len(moved.runs) if moved else 0, behind=backlog.unmoved)
         except DatabaseError as lost:
             # The rows are safe in the outbox; Celery's backstop or the next nudge takes them.
             log.warning("the feed did not move: %s", str(lost).strip().splitlines()[0])

@@ -10,7 +10,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -75,9 +75,10 @@ def is_due(name: str) -> bool:
 class Pass:
     """What one pass of a job did, and how much of what it knows of is left for the next.
 
-    behind None: it cannot say.
+    behind None: it cannot say. began_at: by the database's clock; None: there is no heartbeat.
     """
 
+    began_at: datetime | None = None
     did: int = 0
     behind: int | None = None
 
@@ -89,7 +90,8 @@ def beat(name: str) -> Iterator[Pass]:
     `with beat("note lapsed leases") as this: this.did = sweep()`. What fails in the block is noted
     and raised; a heartbeat that cannot be written stops no job.
     """
-    this, began = Pass(), _begin(name)
+    began = _begin(name)
+    this = Pass(began_at=began)
     failed: str | None = None
     try:
         yield this
@@ -151,12 +153,19 @@ class FrequentBeat:
         self._said_at = float("-inf")
         self._passes = self._did = 0
 
-    def note(self, did: int, *, failed: Exception | None = None) -> None:
-        """Count one pass; written when the period is over."""
+    def note(
+        self,
+        did: int,
+        *,
+        failed: Exception | None = None,
+        behind: Callable[[], int] | None = None,
+    ) -> None:
+        """Count one pass; written when the period is over, and only then is asked what is left."""
         self._passes, self._did = self._passes + 1, self._did + did
         if time.monotonic() - self._said_at < JOBS[self._name]:
             return
-        this, passes = Pass(did=self._did), self._passes
+        left = behind() if behind is not None else None
+        this, passes = Pass(did=self._did, behind=left), self._passes
         self._passes = self._did = 0
         self._said_at = time.monotonic()
         told = in_short(failed) if failed is not None else None

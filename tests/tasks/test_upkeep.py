@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from agentstate.store import partitions, reads
+from agentstate.store import feed, partitions, reads
 from agentstate.store.callers import PLAIN, SYSTEM
 from agentstate.store.callers import Circumstances as Under
 from agentstate.store.commands import AcquireLease, CreateRun, NewBudget, Reserve, Transition
@@ -13,6 +13,7 @@ from agentstate.store.execute import execute
 from agentstate.store.models import Budget, Event, Feed, Heartbeat, IdempotencyRecord, Outbox, Run
 from agentstate.store.upkeep import JOBS, FrequentBeat
 from tasks import upkeep
+from tasks.alerts import deliver_alerts, evaluate_alerts
 from tasks.app import app
 from tasks.schedule import MODULES, ROUTES, SCHEDULE
 
@@ -94,6 +95,7 @@ def test_the_coming_weeks_have_their_partitions(clock):
     upkeep.make_partitions()
 
     assert partitions.weeks_ahead() == partitions.WEEKS_AHEAD
+    assert heartbeat("make partitions")[1] == 0
 
 
 def test_answers_are_purged_when_their_day_is_over_and_not_before(clock):
@@ -141,6 +143,42 @@ def test_a_week_that_is_over_goes_with_its_runs_in_one_start(clock):
     upkeep.make_partitions()
 
 
+def test_a_sweep_says_how_much_of_what_was_due_it_left(clock):
+    due = clock.now + timedelta(seconds=5)
+    for number in range(5):
+        run, budgets = f"r-{number}", (NewBudget(name="tokens", cap=10),)
+        ask = CreateRun(
+            key=run, task="Fix it", budgets=budgets, deadline_at=due, deadline_policy="fail"
+        )
+        execute(ask, by=SYSTEM)
+        execute(Reserve(run=run, budget="tokens", amount=1, id="h-1", ttl_seconds=5), by=SYSTEM)
+        execute(AcquireLease(unit=f"run:{run}", owner="w-1~0001", ttl_seconds=5), by=SYSTEM)
+    clock.advance(seconds=6)
+
+    for task, job in (
+        (upkeep.note_lapsed_leases, "note lapsed leases"),
+        (upkeep.drop_dead_holds, "drop dead holds"),
+        (upkeep.carry_out_deadlines, "carry out deadlines"),
+    ):
+        task(limit=2)
+        assert heartbeat(job)[:2] == (2, 3)
+        task()
+        assert heartbeat(job)[:2] == (3, 0)
+
+
+def test_what_waits_for_the_feed_is_what_its_mover_is_behind(clock, monkeypatch):
+    monkeypatch.setattr(upkeep, "_MOVING", FrequentBeat("move feed"))
+    create()
+    clock.advance(seconds=1)
+    monkeypatch.setattr(feed, "move", lambda: None)
+    upkeep.move_feed()
+    assert heartbeat("move feed")[1] == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(upkeep, "_MOVING", FrequentBeat("move feed"))
+    upkeep.move_feed()
+    assert heartbeat("move feed")[1] == 0
+
+
 def heartbeat(name):
     return Heartbeat.objects.values_list("did", "behind", "passes").get(name=name)
 
@@ -172,6 +210,14 @@ def test_every_task_leaves_a_heartbeat_and_no_transaction_open():
         "purge what is past its age",
         "drop weeks that are over",
     }
+
+
+def test_every_job_says_how_far_behind_it_is(settings):
+    upkeep._MOVING = FrequentBeat("move feed")
+    for task in (*ALL, evaluate_alerts, deliver_alerts):
+        task()
+
+    assert {beat.name: beat.behind for beat in reads.heartbeats()} == dict.fromkeys(JOBS, 0)
 
 
 def test_every_job_that_is_waited_for_is_started_by_the_clock():
