@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import F, Func, Q
+from django.db.models.functions import Upper
 
 from agentstate.store.effects import Effect, effect_of
 from agentstate.store.fields import JSONTextField
@@ -96,6 +98,13 @@ class Run(models.Model):
                 condition=Q(deadline_at__isnull=False, ended_at__isnull=True),
                 name="run_by_deadline",
             ),
+            # What people search by, in any case. Written at once and not put off: putting it off
+            # makes one unlucky writer put in order what hundreds left.
+            GinIndex(
+                OpClass(Upper("task"), name="gin_trgm_ops"), name="run_task_text", fastupdate=False
+            ),
+            models.Index(OpClass(Upper("key"), name="text_pattern_ops"), name="run_key_text"),
+            GinIndex(fields=["tags"], name="run_by_tag", fastupdate=False),
             models.Index(
                 fields=["ended_at"], condition=Q(status="failed"), name="run_failed_by_end"
             ),
