@@ -69,6 +69,7 @@ INSTALLED_APPS = [
 # Every request passes these two, and those of the console CONSOLE_MIDDLEWARE (middleware.py).
 MIDDLEWARE = ["agentstate.middleware.RequestMark", "agentstate.middleware.ConsoleStack"]
 CONSOLE_MIDDLEWARE = [
+    "agentstate.middleware.Compression",
     "django.middleware.security.SecurityMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -1,7 +1,10 @@
 import asyncio
+import gzip
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
+from django.contrib.staticfiles.finders import find
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import include, path
@@ -10,6 +13,11 @@ from django.urls import include, path
 def show(request: HttpRequest) -> HttpResponse:
     seen = [name for name in ("session", "user", "htmx", "_messages") if hasattr(request, name)]
     return HttpResponse(f"{request.request_id} {','.join(seen)}")
+
+
+def show_much(request: HttpRequest) -> HttpResponse:
+    kind = request.GET.get("type", "text/html; charset=utf-8")
+    return HttpResponse("row\n" * 5_000, content_type=kind, status=request.GET.get("status", 200))
 
 
 async def show_later(request: HttpRequest) -> HttpResponse:
@@ -21,6 +29,7 @@ urlpatterns = [
     path("api/v1/x", show),
     path("health/live", show),
     path("page", show),
+    path("much", show_much),
     path("live/pages", show_later),
     path("live/v1/feed", show_later),
     path("", include("agentstate.urls")),  # the error pages of the console link to its others
@@ -84,3 +93,36 @@ def test_streams_pass_the_same_two_stacks():
 def test_an_unknown_address_is_404_in_both_stacks():
     assert Client().get("/nothing").status_code == 404
     assert Client().get("/api/nothing").status_code == 404
+
+
+GZIP = {"Accept-Encoding": "gzip, br"}
+
+
+def test_a_page_is_compressed_for_whoever_accepts_it():
+    answer = Client(headers=GZIP).get("/much")
+    assert answer["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in answer["Vary"]
+    assert len(answer.content) < 1_000
+    assert gzip.decompress(answer.content) == b"row\n" * 5_000
+    plain = Client().get("/much")
+    assert "Content-Encoding" not in plain
+    assert "Accept-Encoding" in plain["Vary"]
+
+
+def test_a_file_of_a_page_is_compressed_and_known_again_without_a_body():
+    browser = Client(headers=GZIP)
+    answer = browser.get("/static/dashboard/live.js")
+    assert answer["Content-Encoding"] == "gzip"
+    text = gzip.decompress(answer.getvalue())
+    assert text == Path(find("dashboard/live.js")).read_bytes()
+    again = browser.get(
+        "/static/dashboard/live.js", headers={"If-Modified-Since": answer["Last-Modified"]}
+    )
+    assert again.status_code == 304
+    assert "Content-Encoding" not in again
+    assert again.getvalue() == b""
+
+
+@pytest.mark.parametrize("query", ["?type=text/event-stream", "?type=text/csv", "?status=206"])
+def test_streams_downloads_and_parts_are_not_compressed(query):
+    assert "Content-Encoding" not in Client(headers=GZIP).get("/much" + query)
