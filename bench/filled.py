@@ -1,4 +1,4 @@
-"""A large store, as if it had been worked with for weeks: filled in SQL, and sound by its own audit.
+"""A large store, as if it had been worked with for weeks: filled in SQL, sound by its own audit.
 
     .venv/bin/python -m bench.filled --home FOLDER [--runs 1000000] [--events 20] [--days 30]
 
@@ -64,7 +64,8 @@ _MADE = """
 CREATE TEMP TABLE made ON COMMIT DROP AS
 SELECT n, pg_temp.id_of(at, n, 'run') AS id, pg_temp.id_of(at, n, 'budget') AS budget, at, kind,
     'run-' || lpad(n::text, 7, '0') AS key, (%(tasks)s::text[])[n %% 12 + 1] AS task,
-    CASE WHEN n %% 3 = 0 THEN ARRAY['team:' || (ARRAY['search', 'billing', 'docs'])[n %% 5 %% 3 + 1]]
+    CASE WHEN n %% 3 = 0
+        THEN ARRAY['team:' || (ARRAY['search', 'billing', 'docs'])[n %% 5 %% 3 + 1]]
         ELSE '{}' END AS tags,
     CASE WHEN kind <> 'pending' THEN 'worker-' || n %% %(workers)s END AS owner,
     CASE WHEN kind <> 'pending' THEN n END AS token,
@@ -100,8 +101,8 @@ _EVENTS = """
 INSERT INTO agentstate_event (run_id, seq, version, type, origin, data, token, actor, request_id,
     at)
 SELECT id, s, v,
-    CASE WHEN s = 1 THEN 'run.created' WHEN s = 2 THEN 'lease.acquired' WHEN s = 3 THEN 'run.running'
-        WHEN v = 5 THEN 'run.' || kind
+    CASE WHEN s = 1 THEN 'run.created' WHEN s = 2 THEN 'lease.acquired'
+        WHEN s = 3 THEN 'run.running' WHEN v = 5 THEN 'run.' || kind
         ELSE (ARRAY['model.replied', 'tool.called', 'tool.returned', 'step.done'])[s %% 4 + 1] END,
     CASE WHEN v = 4 THEN 'worker' ELSE 'store' END,
     CASE WHEN s = 1 THEN json_build_object('task', task, 'status', 'pending', 'tags', tags,
@@ -163,7 +164,8 @@ _FEED = """
 INSERT INTO agentstate_feed (position, run_id, run_key, first_seq, last_seq, version, types, at)
 SELECT %(position)s + row_number() OVER (ORDER BY n, v), id, key,
     CASE WHEN v = 5 THEN last_seq ELSE v END,
-    CASE WHEN v = 5 THEN last_seq WHEN v < 4 THEN v WHEN over THEN last_seq - 1 ELSE last_seq END, v,
+    CASE WHEN v = 5 THEN last_seq WHEN v < 4 THEN v WHEN over THEN last_seq - 1
+        ELSE last_seq END, v,
     CASE v WHEN 1 THEN ARRAY['run.created'] WHEN 2 THEN ARRAY['lease.acquired']
         WHEN 3 THEN ARRAY['run.running'] WHEN 5 THEN ARRAY['run.' || kind]
         ELSE ARRAY['model.replied', 'tool.called', 'tool.returned', 'step.done'] END,
@@ -195,8 +197,10 @@ INSERT INTO agentstate_minute (minute, run_key, operation, worker, outcome, coun
 SELECT date_trunc('minute', %(now)s) - m * interval '1 min',
     'run-' || lpad((%(runs)s - n * 7 %% 500)::text, 7, '0'),
     (ARRAY['append', 'renew', 'change', 'spend'])[n %% 4 + 1], 'worker-' || n %% %(workers)s,
-    CASE WHEN n %% 10 = 0 THEN 'version-conflict' WHEN n %% 27 = 0 THEN 'stale-fence' ELSE 'ok' END,
-    10 + n, 10 + n, 50 + n, ARRAY[10 + n, n %% 5, n %% 2, 0, 0], ARRAY[n, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    CASE WHEN n %% 10 = 0 THEN 'version-conflict' WHEN n %% 27 = 0 THEN 'stale-fence'
+        ELSE 'ok' END,
+    10 + n, 10 + n, 50 + n, ARRAY[10 + n, n %% 5, n %% 2, 0, 0],
+    ARRAY[n, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) m, generate_series(1, %(minute_rows)s) n
 """
 

@@ -1,0 +1,385 @@
+"""The console on a large store: how long pages take, how large they are, what staying live costs.
+
+    .venv/bin/python -m bench.console --home FOLDER [--runs 1000000] [--repeats 40] [--viewers 200]
+
+On a real site (one web process, Celery, an embedded PostgreSQL with fsync) over a store that
+`bench.filled` makes in the folder, or has made there before:
+
+1. every page, asked for by turns: from sending the request to the whole answer, what of it the
+   server says it took itself, and the octets that came (compressed, as a browser gets them);
+2. what each live part asks of the database, and how often at most;
+3. what a browser with an empty cache loads for a first page;
+4. from commit to visible: a worker appends, a browser shows a run's page, and others have pages
+   open and fetch as live.js does. The time is from the event's own (the database's clock, before
+   the commit) to the change in the browser's document, on the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import re
+import secrets
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from agentstate.cli.output import progress, result
+from bench import filled
+
+PEOPLE = 5  # who look; each may have 50 streams
+LONG = filled.LONG_RUN
+MARGIN_SECONDS = 5.0  # until all viewers are connected, and for what is on its way at the end
+GZIP = {"Accept-Encoding": "gzip"}
+LIVE_PART = re.compile(r"<[^>]*\sdata-live=\"[^>]*>")
+ATTRIBUTE = re.compile(r'\s(data-live[\w-]*|id)(?:="([^"]*)")?')
+
+
+def addresses(runs: int) -> dict[str, str]:
+    """The pages that are measured, and in what state."""
+    some, held = f"run-{runs // 2:07d}", f"run-{runs:07d}"
+    return {
+        "Runs": "/runs",
+        "Runs, failed in a week": "/runs?q=status:failed+since:7d",
+        "Runs, of a worker": "/runs?q=worker:worker-7",
+        "Runs, a lapsed lease": "/runs?q=lease:lapsed",
+        "Runs, a tag": "/runs?q=tag:team:docs",
+        "Runs, part of a task": "/runs?q=task:checkout",
+        "Runs, loose words": "/runs?q=flaky",
+        "Runs, nothing matches": "/runs?q=zebra",
+        "Run": f"/runs/{some}",
+        "Run, held": f"/runs/{held}",
+        "Run, 100,000 events": f"/runs/{LONG}",
+        "Run, 100,000 events: timeline": f"/runs/{LONG}/timeline",
+        "Run, 100,000 events: state": f"/runs/{LONG}?tab=state",
+        "Run, 100,000 events: the middle": f"/runs/{LONG}?after=50000",
+        "Leases": "/leases",
+        "Lease": f"/leases/run:{held}",
+        "Reclaim": f"/leases/run:{held}/reclaim",
+        "Workers": "/workers",
+        "Contention": "/contention",
+        "Budgets": "/budgets",
+        "Budget of a run": f"/runs/{held}/budgets/tokens",
+        "Alerts": "/alerts",
+        "Audit": "/audit",
+        "System": "/system",
+        "Receipts": "/receipts?key=req-1-1",
+    }
+
+
+@dataclass(slots=True)
+class Page:
+    """What was measured of one: milliseconds, and octets as they came."""
+
+    wall: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
+    octets: int = 0
+    status: int = 0
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+# --- people ---------------------------------------------------------------------------------------
+
+
+def make_people() -> list[tuple[str, str]]:
+    """Names and passwords of those who look."""
+    from agentstate.cli.people import save_user
+
+    made = [(f"bench-{n}", secrets.token_urlsafe(16)) for n in range(PEOPLE)]
+    for name, password in made:
+        save_user(name=name, role="operator", password=password)
+    return made
+
+
+def log_in(url: str, name: str, password: str) -> httpx.Client:
+    client = httpx.Client(base_url=url, timeout=60, headers=GZIP)
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', client.get("/login").text)
+    assert token is not None
+    form = {"username": name, "password": password, "csrfmiddlewaretoken": token[1]}
+    answer = client.post("/login", data=form, headers={"Referer": f"{url}/login"})
+    assert answer.status_code == 302, answer.status_code
+    return client
+
+
+# --- 1. pages -------------------------------------------------------------------------------------
+
+
+def ask(client: httpx.Client, address: str, into: Page) -> None:
+    began = time.perf_counter()
+    with client.stream("GET", address) as answer:
+        into.octets = sum(len(part) for part in answer.iter_raw())
+        into.status = answer.status_code
+    into.wall.append((time.perf_counter() - began) * 1_000)
+    told = re.search(r"total;dur=([\d.]+)", answer.headers.get("Server-Timing", ""))
+    into.server.append(float(told[1]) if told else float("nan"))
+
+
+def measure_pages(client: httpx.Client, runs: int, repeats: int) -> None:
+    pages = {name: Page() for name in addresses(runs)}
+    for turn in range(repeats + 2):
+        for name, address in addresses(runs).items():
+            ask(client, address, pages[name] if turn >= 2 else Page())
+        progress(f"pages, turn {turn + 1} of {repeats + 2}")
+    result("\n| page | p50 ms | p95 ms | server p95 ms | kB |\n|---|---|---|---|---|")
+    for name, page in pages.items():
+        bad = "" if page.status == 200 else f" (status {page.status})"
+        result(
+            f"| {name}{bad} | {statistics.median(page.wall):.0f} |"
+            f" {percentile(page.wall, 0.95):.0f} | {percentile(page.server, 0.95):.0f} |"
+            f" {page.octets / 1000:.1f} |"
+        )
+
+
+# --- 2. what staying live costs -------------------------------------------------------------------
+
+
+def live_parts(html: str) -> Iterator[dict[str, str]]:
+    for tag in LIVE_PART.findall(html):
+        yield {name: value.replace("&amp;", "&") for name, value in ATTRIBUTE.findall(tag)}
+
+
+def measure_live(client: httpx.Client, runs: int) -> None:
+    """Statements of one refresh, in this process; times of the real server."""
+    from django.contrib.auth.models import User
+    from django.db import connection
+    from django.test import Client
+    from django.test.utils import CaptureQueriesContext
+
+    inside = Client(headers={"host": "localhost"})
+    inside.force_login(User.objects.get(username="bench-0"))
+    result(
+        "\n| live part | statements | in the database, ms | server ms | every s, hinted s |"
+        "\n|---|---|---|---|---|"
+    )
+    for name in ("Runs", "Run, held", "Run, 100,000 events", "Leases", "Lease", "Reclaim",
+                 "Workers", "Contention", "Budgets", "Alerts", "System"):  # fmt: skip
+        html = client.get(addresses(runs)[name]).text
+        for part in live_parts(html):
+            address = part["data-live"]
+            headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
+            for _ in range(2):
+                with CaptureQueriesContext(connection) as asked:
+                    inside.get(address, headers=headers)
+            spent = sum(float(one["time"]) for one in asked.captured_queries) * 1_000
+            timed = Page()
+            for _ in range(5):
+                timed.server.append(served_ms(client, address, headers))
+            hinted = f", {part.get('data-live-gap', '1')}" if "data-live-stream" in part else ""
+            result(
+                f"| {name}: {address[:48]} | {len(asked)} | {spent:.1f} |"
+                f" {statistics.median(timed.server):.0f} |"
+                f" {part.get('data-live-every', '5')}{hinted} |"
+            )
+
+
+def served_ms(client: httpx.Client, address: str, headers: dict[str, str]) -> float:
+    told = client.get(address, headers=headers).headers.get("Server-Timing", "")
+    return float(told.partition("total;dur=")[2].partition(",")[0])
+
+
+# --- 3. what a browser loads ----------------------------------------------------------------------
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser.conftest import ARGUMENTS, chromium
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        yield launched
+        launched.close()
+
+
+def window(launched: Any, url: str, client: httpx.Client) -> Any:
+    context = launched.new_context(base_url=url, viewport={"width": 1440, "height": 900})
+    context.add_cookies(
+        [{"name": name, "value": value, "url": url} for name, value in client.cookies.items()]
+    )
+    return context.new_page()
+
+
+def measure_transfer(launched: Any, url: str, client: httpx.Client, runs: int) -> None:
+    result("\n| first page, empty cache | requests | kB in all |\n|---|---|---|")
+    for name in ("Runs", "Run, 100,000 events", "Leases", "Contention"):
+        page = window(launched, url, client)
+        session = page.context.new_cdp_session(page)
+        session.send("Network.enable")
+        octets: list[float] = []
+        session.on("Network.loadingFinished", lambda e, o=octets: o.append(e["encodedDataLength"]))
+        page.goto(addresses(runs)[name])
+        page.wait_for_timeout(3_000)
+        result(f"| {name} | {len(octets)} | {sum(octets) / 1000:.1f} |")
+        page.context.close()
+
+
+# --- 4. from commit to visible --------------------------------------------------------------------
+
+
+async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: list[int]) -> None:
+    """One open page: a stream of hints, and its live parts fetched as live.js fetches them."""
+    html = (await client.get(page)).text
+    parts = [part for part in live_parts(html) if "data-live-stream" in part]
+    due = {part["data-live"]: 0.0 for part in parts}
+    address = "/live/console" + (f"?run={run}" if run else "")
+    async with client.stream("GET", address, timeout=None) as stream:
+        tally[0] += 1
+        async for line in stream.aiter_lines():
+            if not line.startswith("event: hint"):
+                continue
+            now = time.monotonic()
+            for part in parts:
+                if now >= due[part["data-live"]]:
+                    due[part["data-live"]] = now + float(part.get("data-live-gap", "1"))
+                    headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
+                    await client.get(part["data-live"], headers=headers)
+                    tally[1] += 1
+
+
+def viewers(url: str, sessions: list[dict[str, str]], count: int, runs: int, told: Any) -> None:
+    """A process of its own with so many open pages: a third lists of runs, a third one run each,
+    a third leases. told: a pipe that says how many are connected and how many parts were fetched.
+    """
+
+    async def look() -> None:
+        tally = [0, 0]
+        async with asyncio.TaskGroup() as group:
+            clients = [
+                httpx.AsyncClient(base_url=url, cookies=one, timeout=60, headers=GZIP,
+                                  limits=httpx.Limits(max_connections=None))
+                for one in sessions
+            ]  # fmt: skip
+            for n in range(count):
+                key = f"run-{runs - n:07d}"
+                page, run = [("/runs", None), (f"/runs/{key}", key), ("/leases", None)][n % 3]
+                group.create_task(_view(clients[n % len(clients)], page, run, tally))
+            while True:
+                await asyncio.sleep(0.2)
+                told.send(tuple(tally))
+
+    asyncio.run(look())
+
+
+WATCH = """
+() => {
+  window.seen = {};
+  new MutationObserver(() => {
+    for (const row of document.querySelectorAll("#events tr[data-seq]")) {
+      window.seen[row.dataset.seq] ??= Date.now();
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+}
+"""
+
+
+def measure_visible(
+    launched: Any, url: str, people: list[httpx.Client], options: argparse.Namespace, key: str
+) -> None:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    sessions = [dict(one.cookies) for one in people]
+    looking = multiprocessing.get_context("spawn").Process(
+        target=viewers, args=(url, sessions, options.viewers, options.runs, theirs), daemon=True
+    )
+    looking.start()
+    try:
+        tally = wait_for_viewers(ours, options.viewers)
+        page = window(launched, url, people[0])
+        page.goto("/runs/seen")
+        page.evaluate(WATCH)
+        began = time.monotonic()
+        committed = append_and_wait(page, url, key, options)
+        while ours.poll():
+            tally = ours.recv()
+        seconds = time.monotonic() - began
+        seen = {int(seq): at / 1_000 for seq, at in page.evaluate("window.seen").items()}
+    finally:
+        looking.terminate()
+    missing = [seq for seq in committed if seq not in seen]
+    took = [(seen[seq] - at) * 1_000 for seq, at in committed.items() if seq in seen]
+    result(
+        f"\nFrom commit to visible with {options.viewers} other pages open, {len(took)} events,"
+        f" {len(missing)} not seen: p50 {statistics.median(took):.0f} ms,"
+        f" p95 {percentile(took, 0.95):.0f} ms, longest {max(took):.0f} ms."
+        f" The others fetched {tally[1] / seconds:.0f} parts a second."
+    )
+
+
+def wait_for_viewers(told: Any, count: int) -> tuple[int, int]:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        tally: tuple[int, int] = told.recv()
+        progress(f"{tally[0]} of {count} pages open")
+        if tally[0] == count:
+            return tally
+    raise TimeoutError("the viewers did not connect")
+
+
+def append_and_wait(page: Any, url: str, key: str, options: argparse.Namespace) -> dict[int, float]:
+    """Append to the run that is looked at, and to one of the others at a time; when it was."""
+    from datetime import datetime
+
+    committed: dict[int, float] = {}
+    with httpx.Client(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as api:
+        end_at = time.monotonic() + options.seconds
+        while time.monotonic() < end_at:
+            body = {"events": [{"type": "step.done", "data": {"at": len(committed)}}]}
+            answer = api.post("/api/v1/runs/seen/events", json=body).json()
+            committed[answer["last_seq"]] = datetime.fromisoformat(answer["at"]).timestamp()
+            page.wait_for_timeout(1_000 / options.writes_per_second)
+    page.wait_for_timeout(MARGIN_SECONDS * 1_000)
+    return committed
+
+
+# --- all of it ------------------------------------------------------------------------------------
+
+
+def measure(site: Any, options: argparse.Namespace) -> None:
+    from django.db import connections
+
+    from agentstate.cli.people import make_key
+
+    people = [log_in(site.url, *one) for one in make_people()]
+    key = make_key(name=f"bench-{secrets.token_hex(4)}", scopes=("read", "payloads", "write"))
+    with httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {key}"}) as api:
+        api.post("/api/v1/runs", json={"key": "seen", "task": "looked at"})
+    measure_pages(people[0], options.runs, options.repeats)
+    measure_live(people[0], options.runs)
+    connections.close_all()
+    with browser() as launched:
+        measure_transfer(launched, site.url, people[0], options.runs)
+        measure_visible(launched, site.url, people, options, key)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    filled.arguments(asked)
+    asked.add_argument("--repeats", type=int, default=40)
+    asked.add_argument("--viewers", type=int, default=200)
+    asked.add_argument("--seconds", type=int, default=60, help="of appending")
+    asked.add_argument("--writes-per-second", type=float, default=1)
+    options = asked.parse_args()
+    with filled.site_database(options.home):
+        filled.fill(filled.size_of(options))
+    from agentstate.cli.site import running_site
+
+    here = argparse.Namespace(host="127.0.0.1", port=0)
+    with running_site(here) as site:
+        result(f"{options.runs:,} runs of {options.events} events and one of 100,000")
+        measure(site, options)
+        result(json.dumps({"repeats": options.repeats, "viewers": options.viewers}))
+
+
+if __name__ == "__main__":
+    main()
