@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 from dashboard.views import (
     actions,
     alerts,
+    bounds,
     budgets,
     checks,
     contention,
@@ -55,6 +56,7 @@ urlpatterns = [
     path("alerts", alerts.show, name="alerts"),
     path("alerts/<str:rule>/acknowledge", alerts.acknowledge, name="acknowledge"),
     path("alerts/<str:rule>/snooze", alerts.snooze, name="snooze"),
+    path("alerts/<str:rule>/bounds", bounds.change, name="bounds"),
     # No rule and no target is called "-".
     path("alerts/-/targets", targets.show, name="targets"),
     path("alerts/-/targets/-/new", targets.make, name="target-new"),

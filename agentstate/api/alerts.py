@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponse
-from ninja import Router
-from pydantic import Field
+from ninja import Query, Router
+from pydantic import BaseModel, Field
 
 from agentstate import store
 from agentstate.api import fields
@@ -16,9 +17,9 @@ from agentstate.api.contract import ATTEMPT, IDEMPOTENCY_KEY, Sent, contract
 from agentstate.api.headers import check_unused, circumstances
 from agentstate.api.replies import reply, reply_result
 from agentstate.api.schemas import Asked, Told
-from agentstate.store import alerts
-from agentstate.store.alerting import FIRING, Rule, Standing, State
-from agentstate.store.commands import AcknowledgeAlert, SnoozeAlert
+from agentstate.store import alerts, bounds
+from agentstate.store.alerting import FIRING, Foreseen, Rule, Standing, State
+from agentstate.store.commands import AcknowledgeAlert, ChangeRule, SnoozeAlert
 from agentstate.store.errors import NotFound, VersionConflict
 
 NOT_YET = "not judged yet"
@@ -98,6 +99,168 @@ class AcknowledgedTold(Told):
     version: int
     by: str
     at: fields.Moment
+
+
+class RuleTold(Told):
+    """A rule with the bounds that count. own_warn, own_alert: those that it came with. version: of
+    the bounds, 0 while nobody changed them.
+    """
+
+    rule: str
+    title: str
+    unit: str
+    falling: bool
+    window_seconds: int
+    hold_seconds: int
+    warn: float | None
+    alert: float | None
+    own_warn: float | None
+    own_alert: float | None
+    version: int
+    changed_at: fields.Moment | None
+    changed_by: str | None
+    changed_why: str | None
+
+
+class RulesTold(Told):
+    items: list[RuleTold]
+
+
+class RuleAsked(Asked):
+    """From where it warns and alerts, in the rule's unit; null: never. What is left out stays."""
+
+    version: fields.BoundsVersion = Field(description="of the bounds, as they were seen")
+    warn: fields.Bound | None = None
+    alert: fields.Bound | None = None
+    reason: fields.Reason
+
+
+class RuleChangedTold(Told):
+    """A bound that is missing: never."""
+
+    rule: str
+    warn: float | None = None
+    alert: float | None = None
+    version: int
+    by: str
+    at: fields.Moment
+
+
+class PreviewWanted(BaseModel):
+    """Bounds in the rule's unit. One that is left out: never."""
+
+    warn: fields.BoundWanted | None = None
+    alert: fields.BoundWanted | None = None
+
+
+class DayTold(Told):
+    """began: how often it began to fire; alerted: how often it was at alert. last_at: when it last
+    fired.
+    """
+
+    warn: float | None
+    alert: float | None
+    began: int
+    alerted: int
+    firing_minutes: int
+    alert_minutes: int
+    last_at: fields.Moment | None
+
+
+class PreviewTold(Told):
+    """The last day with the bounds that count now, and with those that were asked for. minutes: how
+    many of it have a figure. worst: the worst one; null: nothing was bad at all.
+    """
+
+    rule: str
+    unit: str
+    since: fields.Moment
+    until: fields.Moment
+    minutes: int
+    worst: float | None
+    now: DayTold
+    then: DayTold
+
+
+@router.get("/rules", **contract("list_alert_rules", answers=RulesTold, access=READ))
+def list_alert_rules(request: WorkerRequest) -> HttpResponse:
+    """Every rule: what it looks at, from where it warns and alerts, and who changed that."""
+    return reply({"items": [rule_members(found) for found in bounds.read()]})
+
+
+def rule_members(found: bounds.Told) -> dict[str, Any]:
+    rule, kept = found.rule, found.bounds
+    return {
+        "rule": rule.name,
+        "title": rule.title,
+        "unit": rule.unit,
+        "falling": rule.falling,
+        "window_seconds": rule.window_seconds,
+        "hold_seconds": rule.hold_seconds,
+        "warn": rule.warn,
+        "alert": rule.alert,
+        "own_warn": found.own.warn,
+        "own_alert": found.own.alert,
+        "version": kept.version,
+        "changed_at": kept.changed_at,
+        "changed_by": kept.changed_by,
+        "changed_why": kept.changed_why,
+    }
+
+
+@router.patch(
+    "/rules/{rule}",
+    **contract(
+        "change_alert_rule",
+        answers=RuleChangedTold,
+        access=OPERATE,
+        refuses=(NotFound, VersionConflict),
+        takes_body=True,
+        headers=(IDEMPOTENCY_KEY, ATTEMPT),
+    ),
+)
+def change_alert_rule(
+    request: WorkerRequest, rule: fields.BudgetName, ask: Sent[RuleAsked]
+) -> HttpResponse:
+    """Change from where a rule warns and alerts. Counts from the next evaluation on.
+
+    412 version-conflict when somebody else has changed them since they were seen.
+    """
+    check_unused(request, "If-Match", "Agentstate-Fence")
+    command = ChangeRule(rule=rule, version=ask.version, reason=ask.reason, **bounds_of(ask))
+    return reply_result(store.execute(command, by=request.caller, under=circumstances(request)))
+
+
+def bounds_of(ask: RuleAsked) -> dict[str, Any]:
+    """Those that were sent: null is never, and what is not there stays."""
+    return {n: getattr(ask, n) for n in ("warn", "alert") if n in ask.model_fields_set}
+
+
+@router.get(
+    "/rules/{rule}/preview",
+    **contract("preview_alert_rule", answers=PreviewTold, access=READ, refuses=(NotFound,)),
+)
+def preview_alert_rule(
+    request: WorkerRequest, rule: fields.BudgetName, wanted: Query[PreviewWanted]
+) -> HttpResponse:
+    """What these bounds would have said of the last day."""
+    seen = bounds.preview(rule, warn=wanted.warn, alert=wanted.alert)
+    return reply(
+        {
+            "rule": rule,
+            "unit": seen.rule.unit,
+            "since": seen.since,
+            "until": seen.until,
+            "minutes": seen.minutes,
+            "worst": seen.worst,
+            "now": day_members(seen.rule, seen.now),
+            "then": day_members(seen.asked, seen.then),
+        }
+    )
+
+
+def day_members(rule: Rule, day: Foreseen) -> dict[str, Any]:
+    return {"warn": rule.warn, "alert": rule.alert, **asdict(day)}
 
 
 @router.get("", **contract("list_alerts", answers=AlertsTold, access=READ))

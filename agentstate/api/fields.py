@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from agentstate.store.alerting import RULES, SNOOZE_SECONDS_MAX, SNOOZE_SECONDS_MIN
+from agentstate.store.alerting import BOUND_MAX, RULES, SNOOZE_SECONDS_MAX, SNOOZE_SECONDS_MIN
 from agentstate.store.commands import (
     BRAKE_SECONDS_MAX,
     CLAIM_LIMIT,
@@ -51,6 +51,7 @@ _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
     r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # As JSON Schema has it: no control characters, no space at either end.
 _PLAIN, _EDGE = r"[^\u0000-\u001f\u007f-\u009f]", r"[^\u0000-\u001f\u007f-\u009f\s]"
@@ -104,6 +105,24 @@ def _line(at_least: int, at_most: int) -> PlainValidator:
 
 def _between(at_least: int, at_most: int) -> PlainValidator:
     return rule(lambda f, v: names.check_whole(f, v, at_least=at_least, at_most=at_most))
+
+
+BOUND_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": max(BOUND_MAX.values())}
+
+
+def _check_bound(field: str, value: Any) -> float:
+    """What a rule may warn from; what its own unit allows, the store says."""
+    most = BOUND_SCHEMA["maximum"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise Invalid(field, f"a number from 0 to {most:g}")
+    return float(value)
+
+
+def _read_bound(field: str, value: Any) -> float:
+    """As it stands in an address."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    return _check_bound(field, value)
 
 
 def _one_of(*words: str) -> PlainValidator:
@@ -173,6 +192,9 @@ TargetKind = Annotated[str, _one_of(*KINDS), words(*KINDS)]
 Least = Annotated[str, _one_of(*LEAST), words(*LEAST)]
 AlertRule = Annotated[str, _one_of(*RULES), words(*RULES)]
 TargetAddress = Annotated[str, _line(1, ADDRESS_CHARS), _text(1, ADDRESS_CHARS, pattern="^[!-~]+$")]
+BoundsVersion = Annotated[int, _between(0, TOKEN_MAX), whole(0, TOKEN_MAX)]
+Bound = Annotated[float, rule(_check_bound), WithJsonSchema(BOUND_SCHEMA)]
+BoundWanted = Annotated[float, rule(_read_bound), WithJsonSchema(BOUND_SCHEMA)]
 SnoozeSeconds = Annotated[
     int,
     _between(SNOOZE_SECONDS_MIN, SNOOZE_SECONDS_MAX),

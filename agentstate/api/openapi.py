@@ -46,6 +46,8 @@ PARAMETERS = {
     "name": "of the budget, worker, consumer or alert target that the address is about",
     "id": "of the reservation or the delivery, as it was given when it was made",
     "rule": "of the alert; GET /alerts lists them",
+    "warn": "from where it warns, in the rule's unit; left out: never",
+    "alert": "from where it alerts, in the rule's unit; left out: never",
     "target": "the place that alerts are told to, by its name",
     "status": "any of these, when it is there several times",
     "task": "exactly this one",

@@ -103,7 +103,7 @@ def _of_worker(scopes: Set[str], worker: Mapping[str, Any]) -> list[Verdict]:
 
 
 def _of_alert(scopes: Set[str], alert: Mapping[str, Any]) -> list[Verdict]:
-    return [_with(scopes, action, "operate") for action in ("acknowledge", "snooze")]
+    return [_with(scopes, action, "operate") for action in ("acknowledge", "snooze", "bounds")]
 
 
 def _of_target(scopes: Set[str], target: Mapping[str, Any]) -> list[Verdict]:

@@ -11,6 +11,7 @@ from django.urls import reverse
 from agentstate.store import alerts, targets
 from agentstate.store.alerting import Rule, Standing, State, told
 from agentstate.store.alerts import Change
+from dashboard.queries.bounds import in_words
 
 CHANGES = 50
 # Rule → the page that shows what it is about, with its query string.
@@ -72,13 +73,7 @@ class Line:
     @property
     def bounds(self) -> str:
         """`warns from 80 %, alerts from 95 %`."""
-        word = "at" if self.rule.falling else "from"
-        parts = [
-            f"{verb} {word} {told(self.rule.unit, bound)}"
-            for verb, bound in (("warns", self.rule.warn), ("alerts", self.rule.alert))
-            if bound is not None
-        ]
-        return ", ".join(parts) + (" or less" if self.rule.falling else "")
+        return in_words(self.rule)
 
     @property
     def value(self) -> str:

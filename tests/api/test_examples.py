@@ -519,6 +519,16 @@ def everything_that_happened(story: Story, clock: Any) -> None:
         "/alerts/overdue-runs/snooze",
         {"version": 1, "seconds": 7_200, "reason": "known until noon"},
     )
+    story.call("Rules and their bounds", "GET", "/alerts/rules")
+    story.call(
+        "What other bounds would have said", "GET", "/alerts/rules/overdue-runs/preview?alert=5"
+    )
+    story.call(
+        "One that is late wakes nobody",
+        "PATCH",
+        "/alerts/rules/overdue-runs",
+        {"version": 0, "warn": 1, "alert": 5, "reason": "single ones are looked at in the morning"},
+    )
     targets_of_alerts(story)
 
 
