@@ -2,7 +2,8 @@
 
 `status:running,paused worker:w-3 -tag:nightly since:2h "audit checkout"`: clauses of different
 fields must all hold, values of one clause are alternatives, `-` turns a clause round, loose words
-are looked for in key, task and owner. What is not understood is said, never guessed.
+are looked for in key, task and owner. `attr.customer:c-17` asks for a member of a run's attrs. What
+is not understood is said, never guessed.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ LENGTH_MAX = 1_000
 VALUES_MAX = 20
 LEASE_STATES = ("live", "lapsed", "free")
 LIVE = tuple(str(status) for status in Status if status not in TERMINAL)
+ENDED = tuple(str(status) for status in Status if status in TERMINAL)
+# What else may be said of a status, and which ones that are.
+GROUPS = {"live": LIVE, "ended": ENDED, "done": ENDED}
 UNITS = {"m": 60, "h": 3600, "d": 86_400}
 ALIASES = {"owner": "worker", "run": "key"}
 FIELDS = (
-    "status", "task", "key", "worker", "tag", "lease", "since", "budget", "overdue", "parent",
+    "status", "task", "key", "worker", "tag", "lease", "since", "budget", "conflicts", "overdue",
+    "parent",
 )  # fmt: skip
+ATTR = "attr."
 YES_NO = ("yes", "no")
 
 _PART = re.compile(
-    r'(?P<sign>-?)(?P<field>[A-Za-z_.]+):(?P<value>"[^"]*"?|[^\s"]*)|(?P<word>"[^"]*"?|[^\s"]+)'
+    r'(?P<sign>-?)(?P<field>(?i:attr)\.[^\s:"]+|[A-Za-z_.]+):(?P<value>"[^"]*"?|[^\s"]*)'
+    r'|(?P<word>"[^"]*"?|[^\s"]+)'
 )
 _SINCE = re.compile(r"(\d{1,5})([mhd])")
 _BUDGET = re.compile(r">(\d{1,3})%?")
+_CONFLICTS = re.compile(r">(\d{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +51,13 @@ class Clause:
     @property
     def text(self) -> str:
         """As it is typed."""
-        value = ",".join(_quoted(value) for value in self.values)
+        value = ",".join(quoted(value) for value in self.values)
         return f"{'-' if self.negated else ''}{self.field + ':' if self.field else ''}{value}"
+
+    @property
+    def attr(self) -> str:
+        """Which member of attrs is asked for; "" if it is another field."""
+        return self.field.removeprefix(ATTR) if self.field.startswith(ATTR) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +84,12 @@ class Filter:
         return replace(self, clauses=self.clauses[:index] + self.clauses[index + 1 :])
 
     def with_only(self, field: str, *values: str) -> Filter:
-        """The same filter with this field asked to be just that (nothing: not asked at all)."""
-        rest = self.without(field)
-        return replace(rest, clauses=(Clause(field, values), *rest.clauses)) if values else rest
+        """The same filter with this field asked to be just that (nothing: not asked at all).
+
+        What the field is asked not to be stays.
+        """
+        rest = tuple(c for c in self.clauses if c.field != field or c.negated)
+        return replace(self, clauses=(Clause(field, values), *rest) if values else rest)
 
 
 def parse(text: str) -> Filter:
@@ -95,7 +111,16 @@ def span(since: str) -> timedelta:
 
 
 def budget_percent(value: str) -> int:
-    found = _BUDGET.fullmatch(value)
+    return _more_than(_BUDGET, value)
+
+
+def conflicts(value: str) -> int:
+    return _more_than(_CONFLICTS, value)
+
+
+def _more_than(pattern: re.Pattern[str], value: str) -> int:
+    """The number of a value that was found good."""
+    found = pattern.fullmatch(value)
     assert found is not None
     return int(found[1])
 
@@ -106,22 +131,36 @@ def _clause(part: re.Match[str]) -> Clause:
         return Clause("", (word,), problem=_storable(word) or ("" if word else "an empty text"))
     raw = part["value"]
     values = (raw.strip('"'),) if raw.startswith('"') else tuple(v for v in raw.split(",") if v)
-    field = ALIASES.get(part["field"].lower(), part["field"].lower())
+    field = field_of(part["field"])
     clause = Clause(field, values, negated=part["sign"] == "-")
     return replace(clause, problem=_problem(clause))
 
 
+def field_of(typed: str) -> str:
+    """As it is called here. The name of a member of attrs is the writer's own, case and all."""
+    if typed.lower().startswith(ATTR):
+        return ATTR + typed[len(ATTR) :]
+    return ALIASES.get(typed.lower(), typed.lower())
+
+
+def is_attr(name: str) -> bool:
+    """Whether a member of attrs of this name can be asked for."""
+    return bool(re.fullmatch(r'[^\s:"]+', name))
+
+
 def _problem(clause: Clause) -> str:
-    if clause.field not in FIELDS:
-        return f"no such field; there are {', '.join(FIELDS)}"
+    if clause.field not in FIELDS and not clause.attr:
+        return f"no such field; there are {', '.join(FIELDS)} and {ATTR}name"
+    if wrong := _storable(clause.field):
+        return wrong
     if not clause.values or len(clause.values) > VALUES_MAX:
         return f"1 to {VALUES_MAX} values"
     return next((p for value in clause.values if (p := _wrong(clause.field, value))), "")
 
 
 def _wrong(field: str, value: str) -> str:
-    if field == "status" and value not in {*Status, "live", "ended"}:
-        return f"one of {', '.join(Status)}, live, ended"
+    if field == "status" and value not in {*Status, *GROUPS}:
+        return f"one of {', '.join(Status)}, {', '.join(GROUPS)}"
     if field == "lease" and value not in LEASE_STATES:
         return f"one of {', '.join(LEASE_STATES)}"
     if field == "overdue" and value not in YES_NO:
@@ -130,6 +169,8 @@ def _wrong(field: str, value: str) -> str:
         return "a span such as 30m, 2h or 7d"
     if field == "budget" and not _BUDGET.fullmatch(value):
         return "a share such as >80%"
+    if field == "conflicts" and not _CONFLICTS.fullmatch(value):
+        return "a number such as >10, of at most three digits"
     return _storable(value)
 
 
@@ -139,6 +180,9 @@ def _storable(value: str) -> str:
     )
 
 
-def _quoted(value: str) -> str:
-    plain = re.fullmatch(r'[^\s",]+', value) and not re.match(r"-?[A-Za-z_.]+:", value)
+def quoted(value: str) -> str:
+    """A value as it is typed."""
+    plain = re.fullmatch(r'[^\s",]+', value) and not re.match(
+        r"-?(attr\.[^:]*|[A-Za-z_.]+):", value
+    )
     return value if plain else f'"{value}"'

@@ -26,7 +26,7 @@ SECTIONS = (
     Section(
         title="Every page",
         keys={
-            "/": "jump to a run, unit, worker or request",
+            "/, ⌘ K": "jump to a run, unit, worker or request (Ctrl K)",
             "g r": "Runs",
             "g l": "Leases",
             "g w": "Workers",
@@ -48,9 +48,22 @@ SECTIONS = (
         },
     ),
     Section(
+        title="Runs",
+        pages=frozenset({"runs"}),
+        keys={
+            "x": "select the chosen row",
+            "⇧ x": "select all from the last one to it",
+            "b": "to what can be done with those selected",
+            "v": "views",
+        },
+    ),
+    Section(
         title="A run",
         pages=frozenset({"run"}),
-        keys={"f": "follow the newest event"},
+        keys={
+            "[, ]": "newer run, older run of the list that it was opened from",
+            "f": "follow the newest event",
+        },
     ),
     Section(
         title="Leases",

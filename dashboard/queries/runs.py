@@ -5,38 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
-from operator import or_
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Q, QuerySet
 
 from agentstate.caching import copies
+from agentstate.store.errors import CONFLICTS
 from agentstate.store.models import Budget, Lease, Run
 from agentstate.store.states import TERMINAL, Status
-from dashboard import cursors, filters
+from dashboard import filters
 from dashboard.queries.clock import TooSlow, at_most
+from dashboard.queries.search import beyond, matching, of_keys, place, reach
 
 PAGE_ROWS = 50
 COUNT_MAX = 10_000
 NEW_MAX = 100
+# No row shows them, and each may be a megabyte.
+LONG = ("attrs", "result", "notes")
 REFUSALS_SHOWN = 100
 ROWS_MS = 5_000
 COUNTS_MS = 800
-SALT = "runs"
+NEIGHBOURS_MS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A run as a row of the list. budget: the one of which the most is used."""
+    """A run as a row of the list. budget: the one of which the most is used.
+
+    refusals, of them conflicts: of at most 100 that are looked at.
+    """
 
     run: Run
     lease: Lease | None
     budget: Budget | None
     refusals: int
     now: datetime
+    conflicts: int = 0
 
     @property
     def held(self) -> bool:
@@ -54,13 +60,17 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Rows in order, and the places before and after them (None: there are no more)."""
+    """Rows in order, and the places before and after them (None: there are no more).
+
+    searched_to: how far a search went that is not at its end yet.
+    """
 
     lines: list[Line]
     newer: str | None
     older: str | None
     first: str | None
     now: datetime
+    searched_to: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,60 +80,6 @@ class Count:
     status: str
     count: int | None
     capped: bool = False
-
-
-def matching(wanted: filters.Filter, *, now: datetime) -> QuerySet[Run]:
-    """The runs that a filter without problems lets through."""
-    found = Run.objects.filter(kept(now))
-    for clause in wanted.clauses:
-        condition = reduce(or_, (_condition(clause.field, v, now) for v in clause.values))
-        found = found.filter(~condition if clause.negated else condition)
-    return found
-
-
-def kept(now: datetime) -> Q:
-    """Runs whose retention is not over, or that are held: all others are hidden at once."""
-    return Q(expires_at__isnull=True) | Q(expires_at__gt=now) | Q(hold=True)
-
-
-def _condition(field: str, value: str, now: datetime) -> Q:
-    match field:
-        case "status":
-            groups = {"live": filters.LIVE, "ended": tuple(TERMINAL)}
-            return Q(status__in=groups.get(value, (value,)))
-        case "task":
-            return Q(task__icontains=value)
-        case "key":
-            return Q(key__startswith=value)
-        case "worker":
-            return Q(owner__startswith=value)
-        case "tag":
-            return Q(tags__contains=[value])
-        case "lease":
-            return _lease_condition(value, now)
-        case "overdue":
-            overdue = Q(deadline_at__lte=now, ended_at__isnull=True)
-            return overdue if value == "yes" else ~overdue
-        case "parent":
-            return Q(parent__key=value)
-        case "since":
-            return Q(created_at__gte=now - filters.span(value))
-        case "budget":
-            used = (F("spent") + F("reserved")) * 100
-            share = F("cap") * filters.budget_percent(value)
-            budgets = Budget.objects.alias(used=used, share=share)
-            return Q(Exists(budgets.filter(run=OuterRef("pk"), used__gt=F("share"))))
-        case _:
-            return Q(key__istartswith=value) | Q(task__icontains=value) | Q(owner__startswith=value)
-
-
-def _lease_condition(state: str, now: datetime) -> Q:
-    leases = Lease.objects.filter(run=OuterRef("pk"), token__isnull=False)
-    if state == "live":
-        return Q(Exists(leases.filter(expires_at__gt=now)))
-    if state == "lapsed":
-        return Q(Exists(leases.filter(expires_at__lte=now)))
-    return Q(status__in=filters.LIVE) & ~Q(Exists(leases))
 
 
 def read_page(
@@ -136,43 +92,38 @@ def read_page(
 ) -> Page:
     """A page of rows, newest first; after: towards older ones, before: towards newer ones.
 
-    Raises cursors.BadCursor, and TooSlow after 5 s.
+    A dear search goes only so far (search.py): then the page says to where, and the place beyond
+    is where it goes on. Raises cursors.BadCursor, and TooSlow after 5 s.
     """
-    found = matching(wanted, now=now)
-    order = ("created_at", "id") if before else ("-created_at", "-id")
-    if after or before:
-        found = found.filter(_beyond(after or before, newer=bool(before)))
+    newer = bool(before)
+    start = beyond(after or before, newer=newer) if after or before else Q()
+    order = ("created_at", "id") if newer else ("-created_at", "-id")
     with at_most(ROWS_MS):
-        runs = list(found.order_by(*order)[: rows + 1])
+        stop = reach(wanted, now=now, start=start, newer=newer)
+        found = matching(wanted, now=now).filter(start)
+        if stop is not None:
+            found = found.filter(beyond(stop.place, newer=not newer, inclusive=True))
+        runs = list(found.defer(*LONG).order_by(*order)[: rows + 1])
         more, runs = len(runs) > rows, runs[:rows]
-        if before:
+        if newer:
             runs.reverse()
         lines = describe(runs, now=now)
+    stop = None if more else stop
+    edge = place(runs[0 if newer else -1]) if more else stop.place if stop else None
+    back = place(runs[-1 if newer else 0]) if runs else None
     return Page(
         lines=lines,
-        newer=place(runs[0]) if runs and (more if before else after) else None,
-        older=place(runs[-1]) if runs and (before or more) else None,
+        newer=edge if newer else back if after else None,
+        older=back if newer else edge,
         first=place(runs[0]) if runs else None,
         now=now,
+        searched_to=stop.at if stop else None,
     )
-
-
-def place(run: Run) -> str:
-    return cursors.write(run.created_at, run.id.hex, salt=SALT)
-
-
-def _beyond(cursor: str, *, newer: bool) -> Q:
-    at, tie = cursors.read(cursor, salt=SALT)
-    tail = Q(created_at=at, id__gt=UUID(tie)) if newer else Q(created_at=at, id__lt=UUID(tie))
-    # The first condition alone can use the index; the rest only decides among equals.
-    if newer:
-        return Q(created_at__gte=at) & (Q(created_at__gt=at) | tail)
-    return Q(created_at__lte=at) & (Q(created_at__lt=at) | tail)
 
 
 def read_lines(keys: Iterable[str], *, now: datetime) -> list[Line]:
     """The rows of these runs, as many as a page has."""
-    return describe(list(Run.objects.filter(kept(now), key__in=list(keys)[:PAGE_ROWS])), now=now)
+    return describe(list(of_keys(list(keys)[:PAGE_ROWS], now=now).defer(*LONG)), now=now)
 
 
 def describe(runs: list[Run], *, now: datetime) -> list[Line]:
@@ -190,7 +141,8 @@ def describe(runs: list[Run], *, now: datetime) -> list[Line]:
             run=run,
             lease=leases.get(run.id),
             budget=budgets.get(run.id),
-            refusals=refused.get(run.id, 0),
+            refusals=refused.get(run.id, (0, 0))[0],
+            conflicts=refused.get(run.id, (0, 0))[1],
             now=now,
         )
         for run in runs
@@ -204,21 +156,26 @@ def _used(budget: Budget) -> float:
 # At most 100 rows of each run are looked at: a hot run has any number of them. In no order, or the
 # planner would walk all refusals from the newest for a run that has none.
 COUNT_REFUSALS = """
-SELECT run.id, (SELECT count(*) FROM (
-    SELECT 1 FROM agentstate_refusal WHERE run_id = run.id LIMIT %s) AS refused)
-FROM unnest(%s::uuid[]) AS run(id)
+SELECT run.id, refused.n, refused.conflicts FROM unnest(%(runs)s::uuid[]) AS run(id)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS n, count(*) FILTER (WHERE code = ANY(%(conflicts)s)) AS conflicts
+    FROM (SELECT code FROM agentstate_refusal WHERE run_id = run.id LIMIT %(most)s) AS looked
+) AS refused
 """
 
 
-def refusals_of(ids: list[UUID]) -> dict[UUID, int]:
-    """Refused commands of each run, counted up to 100."""
+def refusals_of(ids: list[UUID]) -> dict[UUID, tuple[int, int]]:
+    """Refused commands of each run, and how many of them were conflicts, counted up to 100."""
+    facts: dict[str, Any] = {"runs": ids, "conflicts": sorted(CONFLICTS), "most": REFUSALS_SHOWN}
     with connection.cursor() as cursor:
-        cursor.execute(COUNT_REFUSALS, [REFUSALS_SHOWN, ids])
-        return dict(cursor.fetchall())
+        cursor.execute(COUNT_REFUSALS, facts)
+        return {run: (refused, conflicts) for run, refused, conflicts in cursor.fetchall()}
 
 
-def count_statuses(wanted: filters.Filter, *, now: datetime) -> list[Count]:
-    """Runs per status under the rest of the filter.
+def count_statuses(
+    wanted: filters.Filter, *, now: datetime, milliseconds: int | None = None
+) -> list[Count]:
+    """Runs per status under the rest of the filter, within so much time.
 
     Exact, except where another condition or a terminal status makes that dear: then up to 10,000.
     All at once; if that takes too long, each by itself, so that only the slow ones are missing.
@@ -227,7 +184,7 @@ def count_statuses(wanted: filters.Filter, *, now: datetime) -> list[Count]:
     rest = wanted.without("status")
     capped = {s: bool(rest.clauses) or s in TERMINAL for s in Status}
     if rest.clauses:
-        numbers = _count_statuses(rest, capped, now=now)
+        numbers = _count_statuses(rest, capped, now=now, milliseconds=milliseconds)
     else:
         numbers = copies.count(
             "statuses", fill=lambda: _count_statuses(rest, capped, now=now), read=_numbers_of
@@ -238,11 +195,13 @@ def count_statuses(wanted: filters.Filter, *, now: datetime) -> list[Count]:
     ]
 
 
-def count_overdue(wanted: filters.Filter, *, now: datetime) -> Count:
+def count_overdue(
+    wanted: filters.Filter, *, now: datetime, milliseconds: int | None = None
+) -> Count:
     """Runs past their deadline and not ended, under the rest of the filter, up to 10,000."""
     rest = wanted.without("status", "overdue")
     overdue = matching(rest.with_only("overdue", "yes"), now=now)
-    number = _count_one(_countable(overdue, capped=True))
+    number = _count_one(_countable(overdue, capped=True), milliseconds=milliseconds)
     return _count("overdue", number, capped=True)
 
 
@@ -261,12 +220,16 @@ def _numbers_of(found: list[int | None]) -> list[int | None]:
 
 
 def _count_statuses(
-    rest: filters.Filter, capped: dict[Status, bool], *, now: datetime
+    rest: filters.Filter,
+    capped: dict[Status, bool],
+    *,
+    now: datetime,
+    milliseconds: int | None = None,
 ) -> list[int | None]:
     found = matching(rest, now=now)
     rows = {s: _countable(found.filter(status=s), capped=capped[s]) for s in Status}
     try:
-        return list(_count_all(rows))
+        return list(_count_all(rows, milliseconds=milliseconds))
     except TooSlow:
         return [None if rest.clauses else _count_one(rows[s]) for s in Status]
 
@@ -279,20 +242,22 @@ def _countable(rows: QuerySet[Run], *, capped: bool) -> QuerySet[Run, Any]:
 _COUNT_OF = "(SELECT count(*) FROM ({}) AS counted)"
 
 
-def _count_all(rows: dict[Status, QuerySet[Run, Any]]) -> list[int]:
+def _count_all(
+    rows: dict[Status, QuerySet[Run, Any]], *, milliseconds: int | None = None
+) -> list[int]:
     """One statement for all of them. Raises TooSlow."""
     compiled = [found.query.sql_with_params() for found in rows.values()]
     counts = ", ".join(_COUNT_OF.format(sql) for sql, _ in compiled)
-    with at_most(COUNTS_MS), connection.cursor() as cursor:
+    with at_most(milliseconds or COUNTS_MS), connection.cursor() as cursor:
         # Composed of what the ORM compiled; its values stay parameters.
         values = [value for _, found in compiled for value in found]
         cursor.execute("SELECT " + counts, values)
         return list(cursor.fetchone())
 
 
-def _count_one(rows: QuerySet[Run, Any]) -> int | None:
+def _count_one(rows: QuerySet[Run, Any], *, milliseconds: int | None = None) -> int | None:
     try:
-        with at_most(COUNTS_MS):
+        with at_most(milliseconds or COUNTS_MS):
             return rows.count()
     except TooSlow:
         return None
@@ -305,12 +270,35 @@ def _count(status: str, number: int | None, *, capped: bool) -> Count:
 
 def count_newer(wanted: filters.Filter, *, first: str, now: datetime) -> int:
     """How many matching runs came after this place, up to 100. Raises cursors.BadCursor."""
-    newer = matching(wanted, now=now).filter(_beyond(first, newer=True))
+    newer = matching(wanted, now=now).filter(beyond(first, newer=True))
     try:
         with at_most(COUNTS_MS):
             return newer.values("pk")[:NEW_MAX].count()
     except TooSlow:
         return 0
+
+
+def neighbours(wanted: filters.Filter, run: Run, *, now: datetime) -> tuple[str | None, str | None]:
+    """The keys of the runs before and after this one in a list: the newer and the older one.
+
+    None: there is none, or it is too far away to be looked for here.
+    """
+    newer, older = (_next_key(wanted, run, now=now, newer=newer) for newer in (True, False))
+    return newer, older
+
+
+def _next_key(wanted: filters.Filter, run: Run, *, now: datetime, newer: bool) -> str | None:
+    start = beyond(place(run), newer=newer)
+    order = ("created_at", "id") if newer else ("-created_at", "-id")
+    try:
+        with at_most(NEIGHBOURS_MS):
+            stop = reach(wanted, now=now, start=start, newer=newer)
+            found = matching(wanted, now=now).filter(start)
+            if stop is not None:
+                found = found.filter(beyond(stop.place, newer=not newer, inclusive=True))
+            return found.order_by(*order).values_list("key", flat=True).first()
+    except TooSlow:
+        return None
 
 
 def any_run() -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from functools import partial
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 from django.http import HttpResponse, HttpResponseBase
@@ -16,92 +16,131 @@ from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.http import require_safe
 
 from agentstate.caching import copies
-from agentstate.store.models import Lease, Run
+from agentstate.store.models import Run
 from agentstate.store.states import Status
-from dashboard import cursors, filters
+from dashboard import cursors, filters, listing
 from dashboard.filters import Filter
+from dashboard.listing import COLUMNS, Listing
 from dashboard.pages import ConsoleRequest, is_partial, page
-from dashboard.queries import receipts
+from dashboard.queries import facets, views
 from dashboard.queries import runs as queries
 from dashboard.queries.clock import TooSlow, database_now
-from dashboard.queries.panels import read_panel
+from dashboard.suggestions import suggest
 
 SPANS = (("15m", "15 minutes"), ("1h", "hour"), ("24h", "24 hours"), ("7d", "7 days"))
+# What the numbers above the list may take of the page; what needs longer is asked for afterwards.
+COUNTS_AT_ONCE_MS = 60
+# Stands in a row's link for the list that it is in: the same copy of a row serves every list.
+LIST_MARK = "?list=~"
+
+
+def listing_of(request: ConsoleRequest) -> Listing:
+    """The list that the address asks for, as far as this person may ask."""
+    asked = request.GET.dict() | {"columns": ",".join(request.GET.getlist("columns"))}
+    return listing.read(asked, payloads=request.access.may_see_payloads)
 
 
 @require_safe
 @page
 def show(request: ConsoleRequest) -> HttpResponseBase:
-    """The list: `q` the filter, `after` or `before` the place in it."""
+    """The list: `q` the filter, `columns`, `after` or `before` the place in it.
+
+    Without any of them the view that this person opens Runs with.
+    """
+    if not request.GET and (view := views.default_of(request.user)):
+        return redirect(f"{reverse('runs')}?{view.listing.query}")
+    shown = listing_of(request)
+    if len(request.GET.getlist("columns")) > 1:  # a form with a box for each
+        return redirect(f"{reverse('runs')}?{shown.query}")
     now = database_now()
-    wanted = filters.parse(request.GET.get("q", ""))
-    context = describe_filter(wanted, now) | read(request, wanted, now)
+    context = describe_filter(request, shown, now) | read(request, shown, now)
     template = "runs/list.html#results" if is_partial(request, "results") else "runs/list.html"
     return render(request, template, context)
 
 
-def describe_filter(wanted: Filter, now: datetime) -> dict[str, Any]:
-    """The filter as text, chips and choices."""
+def describe_filter(request: ConsoleRequest, shown: Listing, now: datetime) -> dict[str, Any]:
+    """The filter as text, chips and choices; the columns; the views under a name."""
+    wanted = shown.wanted
     chips = [
-        {"clause": clause, "without": wanted.dropping(index).text}
+        {"clause": clause, "without": shown.to(wanted.dropping(index))}
         for index, clause in enumerate(wanted.clauses)
     ]
+    saved = views.visible_to(request.user)
     return {
         "now": now,
         "wanted": wanted,
+        "listing": shown,
+        "columns": shown.columns,
+        "column_choices": [(name, label, name in shown.columns) for name, label in COLUMNS.items()],
         "chips": chips,
-        "leases": choices(wanted, "lease", [(s, s) for s in filters.LEASE_STATES]),
-        "spans": choices(wanted, "since", SPANS),
-    } | describe_counts(wanted, now)
+        "views": saved,
+        "view": next((view for view in saved if view.listing == shown), None),
+        "leases": choices(shown, "lease", [(s, s) for s in filters.LEASE_STATES]),
+        "spans": choices(shown, "since", SPANS),
+    } | describe_counts(shown, now, milliseconds=COUNTS_AT_ONCE_MS)
 
 
-def describe_counts(wanted: Filter, now: datetime) -> dict[str, Any]:
-    """The cards above the list: all, each status, and what is overdue."""
-    statuses = choose_statuses(wanted, now)
+def describe_counts(
+    shown: Listing, now: datetime, *, milliseconds: int | None = None
+) -> dict[str, Any]:
+    """The cards above the list: all, each status, and what is overdue.
+
+    counts_wait: not all of them were known within the time.
+    """
+    wanted = shown.wanted
+    statuses = choose_statuses(shown, now, milliseconds=milliseconds)
     is_overdue = wanted.values("overdue") == ("yes",)
     rest = wanted.without("overdue")
+    late = queries.Count(status="overdue", count=None)
+    if not wanted.problems:
+        late = queries.count_overdue(wanted, now=now, milliseconds=milliseconds)
+    unknown = any(count.count is None for count in (late, *(one["count"] for one in statuses)))
     return {
         "statuses": statuses,
         "all_count": queries.add_up([choice["count"] for choice in statuses]),
-        "all_statuses": wanted.without("status").text,
-        "any_status": not wanted.values("status"),
+        "all_statuses": shown.to(wanted.without("status")),
+        "any_status": not any(clause.field == "status" for clause in wanted.clauses),
+        "counts_wait": unknown and milliseconds is not None and not wanted.problems,
         "overdue": {
-            "count": queries.Count(status="overdue", count=None)
-            if wanted.problems
-            else queries.count_overdue(wanted, now=now),
+            "count": late,
             "chosen": is_overdue,
-            "text": (rest if is_overdue else rest.with_only("overdue", "yes")).text,
+            "href": shown.to(rest if is_overdue else rest.with_only("overdue", "yes")),
         },
     }
 
 
-def choices(wanted: Filter, field: str, options: Any) -> list[dict[str, Any]]:
-    """A control for a field: each option with the filter that choosing it (again: not) makes."""
+def choices(shown: Listing, field: str, options: Any) -> list[dict[str, Any]]:
+    """A control for a field: each option with the list that choosing it (again: not) makes."""
+    wanted = shown.wanted
     chosen = wanted.values(field)
     return [
         {
             "label": label,
+            "value": value,
             "chosen": chosen == (value,),
-            "text": (
-                wanted.without(field) if chosen == (value,) else wanted.with_only(field, value)
-            ).text,
+            "href": shown.to(
+                wanted.with_only(field) if chosen == (value,) else wanted.with_only(field, value)
+            ),
         }
         for value, label in options
     ]
 
 
-def choose_statuses(wanted: Filter, now: datetime) -> list[dict[str, Any]]:
+def choose_statuses(
+    shown: Listing, now: datetime, *, milliseconds: int | None
+) -> list[dict[str, Any]]:
+    wanted = shown.wanted
     counts = (
         [queries.Count(status=status, count=None) for status in Status]
         if wanted.problems
-        else queries.count_statuses(wanted, now=now)
+        else queries.count_statuses(wanted, now=now, milliseconds=milliseconds)
     )
     chosen = wanted.values("status")
     return [
         {
             "count": count,
             "chosen": count.status in chosen,
-            "text": toggled(wanted, count.status).text,
+            "href": shown.to(toggled(wanted, count.status)),
         }
         for count in counts
     ]
@@ -115,8 +154,9 @@ def toggled(wanted: Filter, status: str) -> Filter:
     return wanted.with_only("status", *chosen, status)
 
 
-def read(request: ConsoleRequest, wanted: Filter, now: datetime) -> dict[str, Any]:
+def read(request: ConsoleRequest, shown: Listing, now: datetime) -> dict[str, Any]:
     """The rows, or the one reason why there are none."""
+    wanted = shown.wanted
     if wanted.problems:
         return {"page": None, "reason": "problems"}
     after, before = request.GET.get("after", ""), request.GET.get("before", "")
@@ -126,28 +166,40 @@ def read(request: ConsoleRequest, wanted: Filter, now: datetime) -> dict[str, An
         return {"page": None, "reason": "slow"}
     except cursors.BadCursor:
         found = queries.read_page(wanted, now=now)
-        return show_page(found) | {"reason": "cursor", "is_first": True}
-    reason = "" if found.lines else why_empty(wanted)
-    return show_page(found) | {"reason": reason, "is_first": not after and not found.newer}
+        return show_page(found, wanted) | {"reason": "cursor", "is_first": True}
+    reason = "" if found.lines else why_empty(found, wanted)
+    return show_page(found, wanted) | {
+        "reason": reason,
+        "is_first": not after and not found.newer,
+        "wider": [(label, shown.to(wanted.with_only("since", span))) for span, label in SPANS[2:]],
+    }
 
 
-def show_page(found: queries.Page) -> dict[str, Any]:
-    return {"page": found, "summaries": summarise(found.lines)}
+def show_page(found: queries.Page, wanted: Filter) -> dict[str, Any]:
+    return {"page": found, "summaries": summarise(found.lines, wanted)}
 
 
-def summarise(lines: Iterable[queries.Line]) -> dict[UUID, SafeString]:
+def summarise(lines: Iterable[queries.Line], wanted: Filter) -> dict[UUID, SafeString]:
     """By run what its row says that only another version of it could change."""
     runs = {line.run.id: line.run for line in lines}
     found = copies.of_runs(
         "summary",
         [(run.id, run.version) for run in runs.values()],
-        fill=lambda run: render_to_string("runs/summary.html", {"run": runs[run]}),
+        fill=lambda run: render_to_string(
+            "runs/summary.html", {"run": runs[run], "list_mark": LIST_MARK}
+        ),
     )
-    return {run: mark_safe(text) for run, text in found.items()}  # noqa: S308  our own template's
+    listed = f"?list={quote(wanted.text, safe='')}" if wanted.clauses else ""
+    return {
+        run: mark_safe(text.replace(LIST_MARK, listed))  # noqa: S308  our own template's, and quoted
+        for run, text in found.items()
+    }
 
 
-def why_empty(wanted: Filter) -> str:
-    """Which of the three texts an empty list gets."""
+def why_empty(found: queries.Page, wanted: Filter) -> str:
+    """Which of the texts an empty list gets."""
+    if found.searched_to is not None:
+        return "searched"
     if not queries.any_run():
         return "none"
     return "window" if {c.field for c in wanted.clauses} == {"since"} else "filtered"
@@ -158,7 +210,8 @@ def why_empty(wanted: Filter) -> str:
 def refresh(request: ConsoleRequest) -> HttpResponseBase:
     """What may have changed on an open list: its unfinished rows, the counts, how many are new."""
     now = database_now()
-    wanted = filters.parse(request.GET.get("q", ""))
+    shown = listing_of(request)
+    wanted = shown.wanted
     if wanted.problems:
         return HttpResponse(status=204)
     newer = 0
@@ -173,42 +226,115 @@ def refresh(request: ConsoleRequest) -> HttpResponseBase:
     context = {
         "now": now,
         "wanted": wanted,
+        "listing": shown,
+        "columns": shown.columns,
         "lines": lines,
-        "summaries": summarise(lines),
+        "summaries": summarise(lines, wanted),
         "newer": newer,
         "newer_capped": newer >= queries.NEW_MAX,
-    } | describe_counts(wanted, now)
+    } | describe_counts(shown, now, milliseconds=COUNTS_AT_ONCE_MS)
     return render(request, "runs/refresh.html", context)
 
 
 @require_safe
 @page
-def jump(request: ConsoleRequest) -> HttpResponseBase:
-    """Go to what was pasted: a run, a unit, the runs that match it, or else a request's receipt."""
-    to = request.GET.get("to", "").strip()
-    if "\0" in to:
-        return redirect("runs")
-    if Run.objects.filter(key=to).exists():
-        return redirect("run", key=to)
-    if to.startswith("run:") and Run.objects.filter(key=to.removeprefix("run:")).exists():
-        return redirect("run", key=to.removeprefix("run:"))
-    if Lease.objects.filter(unit=to).exists():
-        return redirect("lease", unit=to)
-    asked = filters.parse(to)
-    if to and not any(clause.field for clause in asked.clauses) and is_receipt_alone(to):
-        return redirect(reverse("receipts", query={"text": to}))
-    found = (
-        asked
-        if any(clause.field for clause in asked.clauses)
-        else Filter((filters.Clause("", (to,)),) if to else ())
-    )
-    return redirect(reverse("runs", query={"q": found.text} if found.text else None))
+def counts(request: ConsoleRequest) -> HttpResponseBase:
+    """The numbers above the list, with the time that they need."""
+    now = database_now()
+    shown = listing_of(request)
+    return render(request, "runs/statuses.html", describe_counts(shown, now))
 
 
-def is_receipt_alone(text: str) -> bool:
-    """Whether a request is known by this text, and no run matches it."""
-    if not read_panel(partial(receipts.by_either, text)).found:
-        return False
-    loose = Filter((filters.Clause("", (text,)),))
-    matching = queries.matching(loose, now=database_now())
-    return not read_panel(matching.exists).found
+@require_safe
+@page
+def show_facets(request: ConsoleRequest) -> HttpResponseBase:
+    """Every field as a control, with what is there under the filter; `set.FIELD` changes it."""
+    now = database_now()
+    shown = listing_of(request)
+    typed = {name: request.GET[f"set.{name}"] for name in CONTROLS if f"set.{name}" in request.GET}
+    if typed:
+        return redirect(reverse("runs") + shown.to(change(shown.wanted, typed)))
+    try:
+        found = None if shown.wanted.problems else facets.read_facets(shown.wanted, now=now)
+    except TooSlow:
+        found = None
+    context = {
+        "now": now,
+        "listing": shown,
+        "wanted": shown.wanted,
+        "facets": found,
+        "controls": [control(shown, name, label, found) for name, label in CONTROLS.items()],
+    }
+    part = is_partial(request, "facets")
+    return render(request, f"runs/facets.html{'#controls' if part else ''}", context)
+
+
+CONTROLS = {
+    "status": "Status", "lease": "Lease", "worker": "Holder", "task": "Task", "tag": "Tag",
+    "budget": "Budget used", "conflicts": "Conflicts", "since": "Created within",
+    "key": "Key begins with", "parent": "Part of", "overdue": "Overdue",
+}  # fmt: skip
+FIXED_OPTIONS = {
+    "status": tuple(str(status) for status in Status),
+    "lease": filters.LEASE_STATES,
+    "since": tuple(span for span, _ in SPANS),
+    "overdue": filters.YES_NO,
+}
+
+
+def control(shown: Listing, name: str, label: str, found: facets.Facets | None) -> dict[str, Any]:
+    """A field as a text and as links, each with its number as far as it is known."""
+    numbers = found.counts.get(name, {}) if found else {}
+    options = [*FIXED_OPTIONS.get(name, ()), *numbers]
+    links = choices(shown, name, [(value, value) for value in dict.fromkeys(options)])
+    return {
+        "name": name,
+        "label": label,
+        "text": ",".join(filters.quoted(value) for value in shown.wanted.values(name)),
+        "options": [link | {"count": numbers.get(link["value"])} for link in links],
+    }
+
+
+def change(wanted: Filter, typed: dict[str, str]) -> Filter:
+    """The filter with what was typed into its controls. An empty one asks for nothing."""
+    for name, text in typed.items():
+        asked = filters.parse(f"{name}:{text}" if text.strip() else "")
+        loose = [clause for clause in asked.clauses if clause.field != name]
+        # A space where it needs quotes: what was typed is one value then, as it would be meant.
+        values = (" ".join(text.split()),) if loose else asked.values(name)
+        wanted = wanted.with_only(name, *values)
+    return wanted
+
+
+@require_safe
+@page
+def show_suggestions(request: ConsoleRequest) -> HttpResponseBase:
+    """What may be typed next into the filter, as options of a list."""
+    text = request.GET.get("q", "")[: filters.LENGTH_MAX]
+    try:
+        found = [] if "\0" in text else suggest(
+            text,
+            values=facets.known_values,
+            attrs=facets.known_attrs if request.access.may_see_payloads else no_attrs,
+        )  # fmt: skip
+    except TooSlow:
+        found = []
+    return render(request, "runs/suggestions.html", {"suggestions": found})
+
+
+def no_attrs(name: str, beginning: str | None) -> list[str]:
+    return []
+
+
+def describe_neighbours(request: ConsoleRequest, run: Run, now: datetime) -> dict[str, Any]:
+    """For the page of a run: the list that it was opened from, and the runs beside it there."""
+    text = request.GET.get("list", "")
+    shown = listing.read({"q": text}, payloads=request.access.may_see_payloads)
+    wanted = Filter() if shown.wanted.problems else shown.wanted
+    newer, older = queries.neighbours(wanted, run, now=now)
+    return {
+        "list_text": wanted.text,
+        "list_query": f"?list={quote(wanted.text, safe='')}" if wanted.clauses else "",
+        "newer_run": newer,
+        "older_run": older,
+    }

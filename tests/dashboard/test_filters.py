@@ -32,7 +32,7 @@ def test_owner_and_run_are_other_names_for_worker_and_key():
     ("text", "told"),
     [
         ("colour:red", "no such field"),
-        ("status:done", "one of pending"),
+        ("status:finished", "one of pending"),
         ("since:yesterday", "a span such as"),
         ("since:0m", "a span such as"),
         ("since:99999d", "a span such as"),

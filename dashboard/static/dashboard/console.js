@@ -1,6 +1,7 @@
 // What every page can do with a script; all of it works without, only with more loading.
 import "./keys.js";
 import "./live.js";
+import "./select.js";
 
 document.documentElement.dataset.script = "";
 

@@ -41,7 +41,7 @@ function hot(key) {
 }
 
 const deeds = {
-  "/": () => document.getElementById("jump")?.focus(),
+  "/": () => { const jump = document.getElementById("jump"); jump?.focus(); jump?.select(); },
   "?": () => sheet?.showModal(),
   j: () => move(1),
   k: () => move(-1),
@@ -49,6 +49,8 @@ const deeds = {
   "[": () => document.querySelector('main a[rel="prev"]')?.click(),
   "]": () => document.querySelector('main a[rel="next"]')?.click(),
   f: () => follow.toggle(),
+  b: () => document.querySelector("#selection button")?.focus(),
+  X: () => document.querySelector('.is-chosen [data-hot="x"]')?.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: true })),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -57,15 +59,16 @@ document.addEventListener("keydown", (event) => {
     const form = event.target.closest("main form") ?? document.querySelector("main form:has([data-once])");
     form?.requestSubmit(form.querySelector("[data-once]"));
   }
+  if (event.key === "k" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); deeds["/"](); }
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || sheet?.open) return;
-  if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+  if (event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
   if (event.key !== "?" && stored()) return;
   if (after === "g" && PLACES[event.key]) { event.preventDefault(); location.assign(PLACES[event.key]); return; }
   after = event.key;
   clearTimeout(timer);
   timer = setTimeout(() => { after = ""; }, 1200);
   const found = hot(event.key);
-  const deed = found ? () => { found.focus(); if (!found.matches("input, textarea")) found.click(); } : deeds[event.key];
+  const deed = found ? () => { found.focus(); if (!found.matches("input:not([type=checkbox]), textarea")) found.click(); } : deeds[event.key];
   if (deed) { event.preventDefault(); deed(); }
 });
 
