@@ -41,14 +41,16 @@ def make_server() -> Iterator[Callable[[Path], EmbeddedPostgres]]:
         shutil.rmtree(server.socket, ignore_errors=True)
 
 
-def eventually[T](what: Callable[[], T], *, within_seconds: float = 60) -> T:
+def eventually[T](
+    what: Callable[[], T], *, within_seconds: float = 60, pause_seconds: float = 0.02
+) -> T:
     """The first true value of `what()`. Fails when there is none in time."""
     deadline = time.monotonic() + within_seconds
     while True:
         if value := what():
             return value
         assert time.monotonic() < deadline, f"not within {within_seconds} s"
-        time.sleep(0.02)
+        time.sleep(pause_seconds)
 
 
 def is_gone(pid: int) -> bool:

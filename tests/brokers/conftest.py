@@ -28,13 +28,16 @@ __all__ = ["open_folder"]
 # Of a machine that is busy with other things; Redis looks for what was not acknowledged every 10 s.
 PATIENCE_SECONDS = 240
 
+# Between two looks, which may each be a connection to a database that three brokers' tests share.
+PAUSE_SECONDS = 0.2
+
 # What `./run` starts, but for the name.
 FLAGS = ["--without-mingle", "--without-gossip", "--without-heartbeat", "--loglevel", "INFO"]
 
 
 def eventually[T](what: Callable[[], T]) -> T:
     """The first true value of `what()`."""
-    return eventually_within(what, within_seconds=PATIENCE_SECONDS)
+    return eventually_within(what, within_seconds=PATIENCE_SECONDS, pause_seconds=PAUSE_SECONDS)
 
 
 @pytest.fixture(scope="module", params=[

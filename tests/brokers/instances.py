@@ -100,7 +100,7 @@ class Server(Broker):
                     return False
             return True
 
-        eventually(answers, within_seconds=START_SECONDS)
+        eventually(answers, within_seconds=START_SECONDS, pause_seconds=0.2)
 
     def kill(self) -> None:
         for process in self.processes:

@@ -137,7 +137,7 @@ def shift(celery, live_server):
 
 
 def test_a_warm_stop_lets_a_shift_end_and_leaves_its_runs_free(celery, shift):
-    worker = shift(15)
+    worker = shift(8)
     worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(PATIENCE_SECONDS) == 0, celery.log()
