@@ -1,13 +1,20 @@
 """Services by apprise, each in a process of its own: against a real receiver on this machine."""
 
 import asyncio
+import json
 import time
 
 import pytest
 
 from agentstate.outside import services
 from tests.outside import receiver as ways
+from tests.outside.mailbox import mailbox
 from tests.outside.receiver import receiving, status
+
+
+@pytest.fixture(autouse=True)
+def _as_long_as_a_busy_machine_takes(monkeypatch):
+    monkeypatch.setattr(services, "SECONDS", 120.0)
 
 
 def send(address, title="Alert: Overdue runs", text="Past their deadline: 1."):
@@ -65,6 +72,53 @@ def test_one_that_is_slow_costs_a_limited_time_and_leaves_no_process(loopback, m
 @pytest.mark.parametrize("address", ["nosuch://x", "x", "syslog://"])
 def test_what_cannot_be_sent_is_a_failure(loopback, address):
     assert not send(address).arrived
+
+
+SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#ops"
+
+
+def test_slack_gets_it_as_slack_has_it(receiver, monkeypatch):
+    """The service itself is apprise's; only where Slack lives is this machine."""
+    lives = (
+        "from apprise.plugins.slack import NotifySlack;"
+        f" NotifySlack.webhook_url = 'http://127.0.0.1:{receiver.port}/services'; "
+    )
+    begin, end = services._START.split("from agentstate", 1)
+    monkeypatch.setattr(services, "_START", f"{begin}{lives}from agentstate{end}")
+    receiver.answer = status(200, body="ok")
+    assert send(SLACK).arrived
+    (got,) = receiver.got
+    assert got.line == "POST /services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ HTTP/1.1"
+    sent = json.loads(got.body)
+    assert sent["channel"] == "#ops"
+    assert "Overdue runs" in got.body.decode()
+    assert "Past their deadline: 1." in got.body.decode()
+    receiver.answer = status(403, body="invalid_token")
+    refused = send(SLACK)
+    assert not refused.arrived
+    assert "TIiajkdnlazkcOXrIdevi7FQ" not in refused.text
+
+
+def mail_address(box):
+    return f"mailto://127.0.0.1:{box.port}?smtp=127.0.0.1&mode=insecure&from=alerts@example.org" + (
+        "&to=ops@example.org"
+    )
+
+
+def test_an_e_mail_arrives_whole(loopback):
+    with mailbox() as box:
+        assert send(mail_address(box)).arrived
+    (mail,) = box.got
+    assert "Overdue runs" in mail["Subject"]
+    assert "ops@example.org" in mail["To"]
+    assert "alerts@example.org" in mail["From"]
+    assert "Past their deadline: 1." in mail.get_body(("html", "plain")).get_content()
+
+
+def test_a_mailbox_that_there_is_not_is_a_failure(loopback):
+    with mailbox(b"550 no such mailbox\r\n") as box:
+        assert not send(mail_address(box)).arrived
+    assert box.got == []
 
 
 def test_the_kinds_are_those_of_apprise():
