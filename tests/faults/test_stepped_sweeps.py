@@ -79,3 +79,22 @@ def test_an_operator_who_reclaims_what_was_renewed_meanwhile_takes_nothing(store
 
     assert operator.end().code == "lease-held"
     assert store.run("42").token == lease.token
+
+
+def test_a_lease_whose_renewal_is_on_its_way_is_not_noted_as_lapsed(store, clock):
+    """It was decided in time, and is committed when its old time is over already."""
+    store.create("42")
+    lease = store.hold("42", ttl_seconds=60)
+    clock.advance(seconds=59)
+    renew = RenewLease(unit=unit_of("42"), token=lease.token, ttl_seconds=60)
+    worker = Stepped(Ask(command=renew, by=FLEET), hold=True)
+    assert worker.wait_until_at_commit()
+    clock.advance(seconds=2)
+    sweep = Stepped(Ask(command=NoteLapsed(limit=10), by=FLEET))
+    sweep.wait_until_blocked_or_done()
+
+    assert not isinstance(worker.end(), Exception)
+    assert sweep.end().lapsed == 0
+    assert store.sweep() == 0
+    assert "lease.lapsed" not in store.types("42")
+    assert store.lease(unit_of("42")).expires_at == clock.now + timedelta(seconds=58)
