@@ -17,7 +17,15 @@ from agentstate.api.contract import ATTEMPT, IDEMPOTENCY_KEY, Sent, contract
 from agentstate.api.cursors import read_cursor, write_cursor
 from agentstate.api.headers import check_unused, circumstances
 from agentstate.api.problems import fault_members, problem_members, request_id
-from agentstate.api.replies import lease_members, reply, reply_result, term_members, told
+from agentstate.api.replies import (
+    action_members,
+    holding,
+    lease_members,
+    reply,
+    reply_result,
+    term_members,
+    told,
+)
 from agentstate.store import Ask, reads
 from agentstate.store.commands import (
     AcquireLease,
@@ -268,6 +276,25 @@ def read_lease(request: WorkerRequest, unit: fields.Unit) -> HttpResponse:
     """One unit and who holds it, by the database's clock."""
     view = reads.lease(unit)
     return reply(lease_members(view.lease, view.now, request.caller))
+
+
+@router.get(
+    "/{unit}/actions",
+    **contract(
+        "list_lease_actions",
+        answers=schemas.ActionsTold,
+        access=READ,
+        refuses=(NotFound, RunExpired),
+    ),
+)
+def list_lease_actions(request: WorkerRequest, unit: fields.Unit) -> HttpResponse:
+    """What the caller may do to a unit now, or why not: what the console offers goes by the same.
+
+    It is no promise: the action itself looks again.
+    """
+    view = reads.lease(unit)
+    thing = {"kind": "unit", **holding(view.lease, view.now)}
+    return reply({"items": action_members(request.caller, thing), "as_of": view.now})
 
 
 @router.get(

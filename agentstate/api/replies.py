@@ -13,7 +13,7 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from agentstate.store import answers
+from agentstate.store import answers, permits
 from agentstate.store.callers import Caller
 from agentstate.store.commands import Result
 from agentstate.store.effects import effect_of
@@ -137,6 +137,25 @@ def lease_members(lease: LeaseRow, now: datetime, caller: Caller) -> dict[str, A
         "renewals": lease.renewals,
         **_payload("progress", lease.progress, caller),
     }
+
+
+def action_members(caller: Caller, thing: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the caller may do to a thing (as `permits` takes it), action by action."""
+    return [
+        {
+            "action": verdict.action,
+            "allowed": verdict.allowed,
+            "why": verdict.why or None,
+            "needs": verdict.needs or None,
+        }
+        for verdict in permits.allowed_actions(caller.scopes, thing).values()
+    ]
+
+
+def holding(lease: LeaseRow | None, now: datetime) -> dict[str, bool]:
+    """How a unit is held, as `permits` takes it."""
+    held = lease is not None and lease.token is not None
+    return {"held": held, "live": lease is not None and lease.live(now)}
 
 
 def term_members(term: TermRow) -> dict[str, Any]:

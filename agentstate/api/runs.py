@@ -26,7 +26,9 @@ from agentstate.api.contract import ATTEMPT, FENCE, IDEMPOTENCY_KEY, IF_MATCH, S
 from agentstate.api.cursors import read_cursor, write_cursor
 from agentstate.api.headers import check_unused, circumstances, fence, version_to_match
 from agentstate.api.replies import (
+    action_members,
     event_members,
+    holding,
     listed_run_members,
     reply,
     reply_result,
@@ -225,6 +227,20 @@ def read_run(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
     """One run. The answer's ETag names the version to guard a write with; it is never 304."""
     view = reads.run(key)
     return reply(run_members(view, request.caller), etag=run_etag(view.run.version))
+
+
+@router.get(
+    "/{key}/actions",
+    **contract("list_run_actions", answers=schemas.ActionsTold, access=READ, refuses=UNKNOWN),
+)
+def list_run_actions(request: WorkerRequest, key: fields.RunKey) -> HttpResponse:
+    """What the caller may do to a run now, or why not: what the console offers goes by the same.
+
+    It is no promise: the action itself looks again.
+    """
+    view = reads.run(key)
+    thing = {"kind": "run", "status": view.run.status, **holding(view.lease, view.now)}
+    return reply({"items": action_members(request.caller, thing), "as_of": view.now})
 
 
 @router.post(

@@ -646,6 +646,20 @@ class TermsTold(Told):
     items: list[TermTold]
 
 
+class ActionTold(Told):
+    """What the caller may do now, or `why` not; needs: the scope that is missing, if that is it."""
+
+    action: str
+    allowed: bool
+    why: str | None
+    needs: str | None
+
+
+class ActionsTold(Told):
+    items: list[ActionTold]
+    as_of: fields.Moment
+
+
 # --- budgets -------------------------------------------------------------------------------------
 
 

@@ -385,6 +385,7 @@ def what_is_seen(story: Story) -> None:
     story.call("Runs that are at work", "GET", "/runs?status=running&order=newest&limit=1")
     story.call("One run", "GET", "/runs/42")
     story.call("Its events", "GET", "/runs/42/events?after=3&limit=2")
+    story.call("What may be done to it", "GET", "/runs/42/actions")
     story.call("Everything about it", "GET", "/runs/42/story?after_seq=4&limit=2")
     story.call("The same as rows", "GET", "/items?pk=run%2342&sk_prefix=evt%23&limit=2")
     story.call("All of it, as lines", "GET", "/runs/42/export")
@@ -393,6 +394,7 @@ def what_is_seen(story: Story) -> None:
     story.call("Who holds what", "GET", "/leases?state=live")
     story.call("One unit", "GET", "/leases/run:42")
     story.call("Who had it", "GET", "/leases/run:42/terms")
+    story.call("What may be done to it", "GET", "/leases/run:42/actions")
 
 
 def shared_money(story: Story) -> None:

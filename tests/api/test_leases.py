@@ -296,3 +296,29 @@ def test_a_deadline_is_carried_out_as_its_policy_says(clock, policy, status):
     store.execute(CarryOutDeadlines(limit=10), by=store.SWEEP)
     assert overdue == ["42"]
     assert api.get("/runs/42")["status"] == status
+
+
+def test_what_may_be_done_is_told_by_scope_and_by_how_it_stands(clock):
+    fleet, operator = Api(new_key("fleet")), Api(new_key("ops", ["read", "operate"]))
+    senior = Api(new_key("boss", ["read", "operate", "override"]))
+    fleet.post("/runs", {"key": "42", "task": "audit"})
+    fleet.acquire("run:42", "w-1", 60)
+
+    def reclaim(api):
+        (item,) = api.get("/leases/run:42/actions")["items"]
+        return item
+
+    assert reclaim(senior) == {"action": "reclaim", "allowed": True, "why": None, "needs": None}
+    assert reclaim(operator)["needs"] == "override"
+    assert "live" in reclaim(operator)["why"]
+    clock.advance(seconds=61)
+    assert reclaim(operator)["allowed"] is True
+    told = {item["action"]: item for item in operator.get("/runs/42/actions")["items"]}
+    assert told["reclaim"]["allowed"] is True
+    assert told["cancel"]["allowed"] is True
+    assert (told["resume"]["allowed"], told["resume"]["needs"]) == (False, None)
+    assert told["resume"]["why"] == "not from pending"
+    reader = Api(new_key("eye", ["read"])).get("/runs/42/actions")["items"]
+    assert {item["needs"] for item in reader} == {"operate", None}
+    assert operator.get("/runs/none/actions").refused == (404, "not-found")
+    assert operator.get("/leases/never/actions").refused == (404, "not-found")
