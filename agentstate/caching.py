@@ -74,7 +74,7 @@ CACHES_OF: Final[dict[str, Copy]] = {
         ends="the run's next version, which has a key of its own",
     ),
     "summary": Copy(
-        key="run:{id}:v{version}:summary",
+        key="run:{id}:v{version}:row",
         ttl_seconds=600,
         holds="what the list of runs says of a run by its head row alone",
         source="`run`",
@@ -96,8 +96,15 @@ CACHES_OF: Final[dict[str, Copy]] = {
         ends="a write that changes a holder; time passes without one, so the age is short",
         grace=True,
     ),
+    "answers": Copy(
+        key="counts:answers:{generation}:{which part of which address, for which rights}",
+        ttl_seconds=1,
+        holds="a refreshed part of a page, for all who see the same",
+        source="what the page reads",
+        ends="any write; time passes without one, so the age is short",
+    ),
 }
-# What of a hint moves which generation.
+# What of a hint moves which generation; any of them moves that of answers.
 KINDS = {"run": "statuses", "lease": "lapsed"}
 
 _MISSING: Final = object()
@@ -184,11 +191,13 @@ class Copies:
             self._set_many(made, CACHES_OF[name].ttl_seconds)
         return {keys[key]: text for key, text in (kept | made).items()}
 
-    def count[V](self, name: str, *, fill: Callable[[], Any], read: Callable[[Any], V]) -> V:
-        """A count that a write ends. fill and read: as for `of_run`."""
-        flight = f"counts:{name}"
-        key = f"{flight}:{self._generation(flight)}"
-        return self._keep(_Wanted(CACHES_OF[name], flight, key, fill, read))
+    def count[V](
+        self, name: str, *, fill: Callable[[], Any], read: Callable[[Any], V], variant: str = ""
+    ) -> V:
+        """A count, or an answer, that a write ends. fill and read: as for `of_run`."""
+        counts, ending = f"counts:{name}", f":{variant}" if variant else ""
+        key = f"{counts}:{self._generation(counts)}{ending}"
+        return self._keep(_Wanted(CACHES_OF[name], counts + ending, key, fill, read))
 
     def end(self, name: str) -> None:
         """Let the next reader count again."""
@@ -358,6 +367,7 @@ def note_write(written: Written) -> None:
         copies.end("statuses")
     if written.units:
         copies.end("lapsed")
+    copies.end("answers")
 
 
 def note_hint(kinds: Iterable[str] | None) -> None:
@@ -366,6 +376,7 @@ def note_hint(kinds: Iterable[str] | None) -> None:
     Of a cache that processes share nothing need be ended here: whoever wrote has done so.
     """
     if copies.is_of_this_process:
+        copies.end("answers")
         for kind in KINDS if kinds is None else kinds:
             if kind in KINDS:
                 copies.end(KINDS[kind])

@@ -21,7 +21,7 @@ from dashboard.queries.search import beyond, matching, reach
 SAMPLE_RUNS = 2_000
 VALUES_SHOWN = 8
 NAMED_RUNS = 500
-FACETS_MS = 1_500
+FACETS_MS = 2_500
 SUGGESTIONS_MS = 300
 SUGGESTED = 12
 BUDGET_SHARES = (50, 80, 95)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,8 @@ LONG = ("attrs", "result", "notes")
 REFUSALS_SHOWN = 100
 ROWS_MS = 5_000
 COUNTS_MS = 800
+# For those that a page asks for by themselves, after it is there.
+COUNTS_LATER_MS = 2_000
 NEIGHBOURS_MS = 200
 
 
@@ -184,13 +187,14 @@ def count_statuses(
     rest = wanted.without("status")
     capped = {s: bool(rest.clauses) or s in TERMINAL for s in Status}
     if rest.clauses:
-        numbers = _count_statuses(rest, capped, now=now, milliseconds=milliseconds)
+        found, bounded = countable(rest, now=now)
+        numbers = _count_statuses(found, capped, milliseconds=milliseconds)
     else:
-        numbers = copies.count(
-            "statuses", fill=lambda: _count_statuses(rest, capped, now=now), read=_numbers_of
-        )
+        found, bounded = matching(rest, now=now), False
+        fill = partial(_count_statuses, found, capped, singly=True)
+        numbers = copies.count("statuses", fill=fill, read=_numbers_of)
     return [
-        _count(status, number, capped=capped[status])
+        _count(status, number, capped=capped[status], bounded=bounded)
         for status, number in zip(Status, numbers, strict=True)
     ]
 
@@ -200,9 +204,19 @@ def count_overdue(
 ) -> Count:
     """Runs past their deadline and not ended, under the rest of the filter, up to 10,000."""
     rest = wanted.without("status", "overdue")
-    overdue = matching(rest.with_only("overdue", "yes"), now=now)
+    overdue, bounded = countable(rest.with_only("overdue", "yes"), now=now)
     number = _count_one(_countable(overdue, capped=True), milliseconds=milliseconds)
-    return _count("overdue", number, capped=True)
+    return _count("overdue", number, capped=True, bounded=bounded)
+
+
+def countable(wanted: filters.Filter, *, now: datetime) -> tuple[QuerySet[Run], bool]:
+    """What of a filter is counted: of a dear one what a search looks at, and whether that is less
+    than all."""
+    found = matching(wanted, now=now)
+    stop = reach(wanted, now=now, start=Q())
+    if stop is None:
+        return found, False
+    return found.filter(beyond(stop.place, newer=True, inclusive=True)), True
 
 
 def add_up(counts: list[Count]) -> Count:
@@ -220,18 +234,17 @@ def _numbers_of(found: list[int | None]) -> list[int | None]:
 
 
 def _count_statuses(
-    rest: filters.Filter,
+    found: QuerySet[Run],
     capped: dict[Status, bool],
     *,
-    now: datetime,
     milliseconds: int | None = None,
+    singly: bool = False,
 ) -> list[int | None]:
-    found = matching(rest, now=now)
     rows = {s: _countable(found.filter(status=s), capped=capped[s]) for s in Status}
     try:
         return list(_count_all(rows, milliseconds=milliseconds))
     except TooSlow:
-        return [None if rest.clauses else _count_one(rows[s]) for s in Status]
+        return [_count_one(rows[s]) if singly else None for s in Status]
 
 
 def _countable(rows: QuerySet[Run], *, capped: bool) -> QuerySet[Run, Any]:
@@ -263,9 +276,9 @@ def _count_one(rows: QuerySet[Run, Any], *, milliseconds: int | None = None) -> 
         return None
 
 
-def _count(status: str, number: int | None, *, capped: bool) -> Count:
+def _count(status: str, number: int | None, *, capped: bool, bounded: bool = False) -> Count:
     over = capped and number is not None and number > COUNT_MAX
-    return Count(status=status, count=COUNT_MAX if over else number, capped=over)
+    return Count(status=status, count=COUNT_MAX if over else number, capped=over or bounded)
 
 
 def count_newer(wanted: filters.Filter, *, first: str, now: datetime) -> int:

@@ -242,7 +242,8 @@ def counts(request: ConsoleRequest) -> HttpResponseBase:
     """The numbers above the list, with the time that they need."""
     now = database_now()
     shown = listing_of(request)
-    return render(request, "runs/statuses.html", describe_counts(shown, now))
+    context = describe_counts(shown, now, milliseconds=queries.COUNTS_LATER_MS)
+    return render(request, "runs/statuses.html", context | {"counts_wait": False})
 
 
 @require_safe

@@ -10,7 +10,11 @@ from django.db import migrations, models
 from django.db.models.functions import Upper
 
 INDEXES = (
-    GinIndex(OpClass(Upper("task"), name="gin_trgm_ops"), name="run_task_text", fastupdate=False),
+    GinIndex(
+        OpClass(Upper("task"), name="gin_trgm_ops"),
+        name="run_task_text",
+        gin_pending_list_limit=1024,
+    ),
     models.Index(OpClass(Upper("key"), name="text_pattern_ops"), name="run_key_text"),
     GinIndex(fields=["tags"], name="run_by_tag", fastupdate=False),
 )
