@@ -75,7 +75,7 @@ def signs() -> list[Sign]:
         Sign("spree", "/budgets", r"\?tab=refused", ("refused-charges",)),
         Sign("shared budget", "/budgets", r"[0-9a-f]{4}-\d+\.tokens", ("budget-nearly-used",)),
         Sign(
-            "poison", "/runs?q=status:failed+tag:poison", r'href="/runs/[^"?]+-\d+"',
+            "poison", "/runs?q=status:failed+tag:poison", r'<tr id="run-[^"]+-\d+"',
             ("poison-runs",),
         ),
         Sign("old release", "/workers", r"0\.9\.4", ("old-workers",)),

@@ -50,7 +50,7 @@ def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
     """
     with beat("note lapsed leases") as this:
         this.did = execute(NoteLapsed(limit=limit), by=SWEEP).lapsed
-        this.behind = backlog.lapsed(this.began_at)
+        this.behind = backlog.lapsed(this.late_from)
 
 
 @app.task(name="agentstate.carry_out_deadlines", ignore_result=True, time_limit=30)
@@ -62,7 +62,7 @@ def carry_out_deadlines(*, limit: int = 200, **_newer: object) -> None:
     with beat("carry out deadlines") as this:
         done = execute(CarryOutDeadlines(limit=limit), by=SWEEP)
         this.did = done.failed + done.cancelled
-        this.behind = backlog.overdue(this.began_at)
+        this.behind = backlog.overdue(this.late_from)
 
 
 @app.task(name="agentstate.drop_dead_holds", ignore_result=True, time_limit=30)
@@ -73,7 +73,7 @@ def drop_dead_holds(*, limit: int = 500, **_newer: object) -> None:
     """
     with beat("drop dead holds") as this:
         this.did = execute(DropDeadHolds(limit=limit), by=SWEEP).holds
-        this.behind = backlog.dead_holds(this.began_at)
+        this.behind = backlog.dead_holds(this.late_from)
 
 
 @app.task(name="agentstate.move_feed", ignore_result=True, time_limit=30)

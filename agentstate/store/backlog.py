@@ -1,6 +1,7 @@
-"""How much a sweep has left: what was due when its pass began and is due still.
+"""How much a sweep has left: what was due a period before its pass began, and is due still.
 
-For heartbeats; nothing is decided by it. What became due meanwhile is the next pass's. Counting
+For heartbeats; nothing is decided by it. What is not due for so long is no backlog: it is the next
+pass's, or in the hands of somebody whose command is on its way, whom a sweep passes by. Counting
 ends at COUNT_MAX, so that it costs as much when a sweep was away for a day.
 """
 
@@ -35,7 +36,7 @@ SELECT count(*) FROM (SELECT FROM agentstate_outbox
 
 
 def lapsed(before: datetime | None) -> int | None:
-    """Leases that had run out and are not noted. before: when the pass began; None: unknown."""
+    """Leases that had run out and are not noted. before: `Pass.late_from`; None: unknown."""
     return _count(LAPSED, before)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, connection, transaction
@@ -75,10 +75,11 @@ def is_due(name: str) -> bool:
 class Pass:
     """What one pass of a job did, and how much of what it knows of is left for the next.
 
-    behind None: it cannot say. began_at: by the database's clock; None: there is no heartbeat.
+    behind None: it cannot say. late_from: what was due by then, a period before the pass began by
+    the database's clock, and is due still, was left; None: there is no heartbeat.
     """
 
-    began_at: datetime | None = None
+    late_from: datetime | None = None
     did: int = 0
     behind: int | None = None
 
@@ -91,7 +92,7 @@ def beat(name: str) -> Iterator[Pass]:
     and raised; a heartbeat that cannot be written stops no job.
     """
     began = _begin(name)
-    this = Pass(began_at=began)
+    this = Pass(late_from=began and began - timedelta(seconds=JOBS[name]))
     failed: str | None = None
     try:
         yield this

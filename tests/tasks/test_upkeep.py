@@ -153,7 +153,7 @@ def test_a_sweep_says_how_much_of_what_was_due_it_left(clock):
         execute(ask, by=SYSTEM)
         execute(Reserve(run=run, budget="tokens", amount=1, id="h-1", ttl_seconds=5), by=SYSTEM)
         execute(AcquireLease(unit=f"run:{run}", owner="w-1~0001", ttl_seconds=5), by=SYSTEM)
-    clock.advance(seconds=6)
+    clock.advance(seconds=20)
 
     for task, job in (
         (upkeep.note_lapsed_leases, "note lapsed leases"),
