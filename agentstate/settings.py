@@ -120,6 +120,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # are known by their hints. In Redis: shared, and a write ends a copy for all of them.
 CACHES = {"default": env.cache("AGENTSTATE_CACHE_URL") | {"KEY_PREFIX": "agentstate", "VERSION": 1}}
 
+# One answer for all who refresh the same part within a second. Tests that step the clock say no.
+AGENTSTATE_SHARED_ANSWERS = True
+
 # Celery. Remote control is off: its reply queue has a name that pgmq cannot hold.
 CELERY_BROKER_URL = env.broker("CELERY_BROKER_URL", default="pgmq://localhost")
 # Longer than the longest task with its countdown: a task that takes longer runs twice.

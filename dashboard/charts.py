@@ -161,6 +161,22 @@ def cut_middle(text: str, most: int) -> str:
     return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
+SPARK_WIDTH, SPARK_HEIGHT = 120, 24
+
+
+def draw_spark(values: Sequence[float], top: float) -> str:
+    """A small line from the oldest to the newest, as the points of a polyline in 120 by 24.
+
+    top: what the upper edge stands for. Nothing at all is a line along the lower edge.
+    """
+    step = SPARK_WIDTH / max(1, len(values) - 1)
+    heights = [min(1.0, value / top) if top else 0.0 for value in values]
+    return " ".join(
+        f"{n * step:.1f},{1 + (SPARK_HEIGHT - 2) * (1 - height):.1f}"
+        for n, height in enumerate(heights)
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
     """A bar of the histogram of attempts; width of 100."""

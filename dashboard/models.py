@@ -54,3 +54,16 @@ class Preference(models.Model):
     default_view = models.ForeignKey(
         SavedView, null=True, on_delete=models.SET_NULL, related_name="default_of"
     )
+
+
+class Look(models.Model):
+    """When a person last looked at Now, and the time before: since then, things are new."""
+
+    person = models.OneToOneField(
+        settings.AUTH_USER_MODEL,
+        primary_key=True,
+        on_delete=models.CASCADE,
+        related_name="console_look",
+    )
+    looked_at = models.DateTimeField()
+    before_at = models.DateTimeField(null=True)

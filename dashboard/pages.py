@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
@@ -52,6 +55,7 @@ class Place:
 
 
 PLACES = (
+    ("Now", "home", "bell"),
     ("Runs", "runs", "queue-list"),
     ("Leases", "leases", "key"),
     ("Workers", "workers", "cpu-chip"),
@@ -61,7 +65,7 @@ PLACES = (
     ("Audit", "audit", "clipboard-document-list"),
     ("System", "system", "server-stack"),
 )
-FIRST = ("runs", "leases", "workers", "contention")
+FIRST = ("home", "runs", "leases", "workers")
 
 
 def places(request: ConsoleRequest) -> list[Place]:
@@ -110,6 +114,50 @@ def page(view: View) -> View:
         return response
 
     return guarded
+
+
+class _NotShared(Exception):
+    """An answer that is for one alone: a redirect, a stream, an error page."""
+
+
+def shared(view: View) -> View:
+    """Refreshes of a page that shows everybody with the same rights the same: who asks within a
+    second, and before the next write, gets what was made for the first one. Goes below `page`.
+    """
+
+    @wraps(view)
+    def answered(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
+        def fill() -> str:
+            response = view(request, *args, **named)
+            if not isinstance(response, HttpResponse) or response.status_code != HTTPStatus.OK:
+                raise _NotShared
+            return response.text
+
+        if not request.htmx or not settings.AGENTSTATE_SHARED_ANSWERS:
+            return view(request, *args, **named)
+        try:
+            return HttpResponse(
+                copies.count("answers", fill=fill, read=str, variant=_variant(request))
+            )
+        except _NotShared:
+            return view(request, *args, **named)
+
+    return answered
+
+
+def _variant(request: ConsoleRequest) -> str:
+    """What an answer depends on beside the store."""
+    rights = ",".join(sorted(request.access.scopes))
+    asked = (rights, request.get_full_path(), request.htmx.target or "", _shown(request))
+    return hashlib.sha256("\0".join(asked).encode()).hexdigest()
+
+
+def _shown(request: ConsoleRequest) -> str:
+    """The address of the page that the part is for."""
+    try:
+        return request.htmx.current_url_abs_path or ""
+    except ValueError:  # the header is whatever somebody sends
+        return ""
 
 
 def to_login(request: ConsoleRequest) -> HttpResponseBase:

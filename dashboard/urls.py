@@ -2,7 +2,6 @@
 
 from django.contrib.auth.views import LogoutView
 from django.urls import path
-from django.views.generic import RedirectView
 
 from dashboard.views import (
     actions,
@@ -15,6 +14,7 @@ from dashboard.views import (
     exports,
     jump,
     leases,
+    now,
     receipts,
     runs,
     saved,
@@ -26,7 +26,7 @@ from dashboard.views import (
 )
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="runs"), name="home"),
+    path("", now.show, name="home"),
     path("login", session.Login.as_view(), name="login"),
     path("logout", LogoutView.as_view(), name="logout"),
     path("theme", session.choose_theme, name="theme"),

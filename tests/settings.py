@@ -18,3 +18,4 @@ TEST_DATABASE = f"test_agentstate_p{os.getpid()}"
 DATABASES["default"]["TEST"] = {"NAME": TEST_DATABASE}
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the real one takes 0.3 s
+AGENTSTATE_SHARED_ANSWERS = False  # time goes by in tests without a second of it

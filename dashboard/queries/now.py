@@ -1,0 +1,197 @@
+"""What Now is made of: what needs somebody, read check by check, each within its own time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from agentstate.store import rates, reads, targets
+from agentstate.store.errors import CONFLICTS
+from agentstate.store.models import Lease, OperatorAction, Refusal
+from agentstate.store.rates import Figures, Group
+from agentstate.store.reads import HeartbeatView
+from agentstate.store.targets import Target
+from dashboard.queries import alerts, budgets, workers
+from dashboard.queries.alerts import Board
+from dashboard.queries.budgets import Line, RefusedCharge
+from dashboard.queries.contention import columns_of
+from dashboard.queries.leases import held
+from dashboard.queries.panels import Panel, read_panels
+from dashboard.queries.workers import Overtaken
+
+# A lease that ran out is usually taken within seconds; then nobody needs to be told.
+LAPSED_AFTER = timedelta(seconds=15)
+LAPSED_READ = 100
+OVERTAKEN_WITHIN = timedelta(minutes=10)
+REFUSED_WITHIN = timedelta(minutes=15)
+HOT_WITHIN = timedelta(minutes=5)
+# A run is hot when so much of so many writes met another writer first.
+HOT_WRITES_MIN, HOT_CONFLICTS_PART = 20, 0.2
+HOT_READ = 5
+REFUSALS_READ = 500
+TILES_OF = timedelta(hours=1)
+# So that at its very beginning the running minute is in it, too.
+JUST_AFTER = timedelta(microseconds=1)
+ACTIONS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotRun:
+    """A run whose writers meet. workers: those with the most conflicts, with how many. columns:
+    what its newest conflicts were about, with how many of `columns_of`.
+    """
+
+    key: str
+    figures: Figures
+    workers: list[tuple[str, int]]
+    columns: list[tuple[str, int]]
+    columns_of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Everything that was looked at. A panel that failed is a check that nobody can rely on."""
+
+    now: datetime
+    panels: dict[str, Panel[Any]] = field(default_factory=dict)
+
+
+def read_checks(*, now: datetime) -> Checked:
+    reads_by_name: dict[str, Callable[[], Any]] = {
+        "lapsed": lambda: read_lapsed(now=now),
+        "overtaken": lambda: read_overtaken(now=now),
+        "hot": lambda: read_hot(now=now),
+        "dry": lambda: read_dry(now=now),
+        "refused": lambda: read_refused(now=now),
+        "targets": read_failing_targets,
+        "jobs": read_silent_jobs,
+        "alerts": read_alerts,
+    }
+    return Checked(now=now, panels=read_panels(reads_by_name))
+
+
+def read_lapsed(*, now: datetime) -> list[Lease]:
+    """Units that nobody has taken, the longest ago first; the first hundred."""
+    found = held().select_related("run").filter(expires_at__lte=now - LAPSED_AFTER)
+    return list(found.order_by("expires_at", "unit")[:LAPSED_READ])
+
+
+def read_overtaken(*, now: datetime) -> list[Overtaken]:
+    """Workers that were fenced in the last minutes, the last try first."""
+    since = now - OVERTAKEN_WITHIN
+    return [one for one in workers.read_overtaken(now=now) if one.last_at >= since]
+
+
+def read_hot(*, now: datetime) -> list[HotRun]:
+    """The runs whose writers met most in the last minutes, by the minute table."""
+    asked: dict[str, Any] = {"since": now - HOT_WITHIN, "until": now + JUST_AFTER}
+    found = rates.read(**asked, by=("run",), limit=HOT_READ).groups
+    return [_hot_run(group, asked) for group in found if _is_hot(group)]
+
+
+def _is_hot(group: Group) -> bool:
+    figures = group.figures
+    part = figures.conflict_ratio or 0.0
+    is_much = figures.writes >= HOT_WRITES_MIN and part >= HOT_CONFLICTS_PART
+    return bool(group.keys["run"]) and is_much
+
+
+def _hot_run(group: Group, asked: dict[str, Any]) -> HotRun:
+    key = group.keys["run"]
+    of_workers = rates.read(**asked, by=("worker",), runs=[key], limit=HOT_READ).groups
+    names = [
+        (one.keys["worker"], one.figures.conflicts)
+        for one in of_workers
+        if one.keys["worker"] and one.figures.conflicts
+    ]
+    columns, of = _columns(key, since=asked["since"])
+    return HotRun(key=key, figures=group.figures, workers=names, columns=columns, columns_of=of)
+
+
+def _columns(key: str, *, since: datetime) -> tuple[list[tuple[str, int]], int]:
+    newest = Refusal.objects.filter(run__key=key, at__gte=since).order_by("-id")
+    conflicts = [
+        (code, wanted)
+        for code, wanted in newest.values_list("code", "wanted")[:REFUSALS_READ]
+        if code in CONFLICTS
+    ]
+    counts: dict[str, int] = {}
+    for code, wanted in conflicts:
+        for column in set(columns_of(code, wanted)):
+            counts[column] = counts.get(column, 0) + 1
+    return sorted(counts.items(), key=lambda one: (-one[1], one[0])), len(conflicts)
+
+
+def read_dry(*, now: datetime) -> list[Line]:
+    """Budgets of runs that go on, of which most is used, with what went in the last hour."""
+    near = budgets.read_near()
+    burned = budgets.read_burned([line.budget.id for line in near], since=now - budgets.BURN)
+    return [
+        Line(run=line.run, parent=line.parent, budget=line.budget,
+             burned=burned.get(line.budget.id, 0))
+        for line in near
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedOf:
+    """What one budget of one run refused. least: the smallest charge, None: no amount is told."""
+
+    run: str | None
+    budget: str
+    charges: list[RefusedCharge]
+
+    @property
+    def least(self) -> int | None:
+        return min((one.amount for one in self.charges if one.amount is not None), default=None)
+
+
+def read_refused(*, now: datetime) -> list[RefusedOf]:
+    """By budget, the newest first."""
+    by_budget: dict[tuple[str | None, str], list[RefusedCharge]] = {}
+    for one in budgets.read_newest_refused(since=now - REFUSED_WITHIN):
+        by_budget.setdefault((one.run, one.budget), []).append(one)
+    return [
+        RefusedOf(run=run, budget=budget, charges=found)
+        for (run, budget), found in by_budget.items()
+    ]
+
+
+def read_failing_targets() -> list[Target]:
+    """Those that do not answer, or were switched off because of that."""
+    return [one for one in targets.read() if one.failing_since or one.off_why]
+
+
+def read_silent_jobs() -> list[HeartbeatView]:
+    return [job for job in reads.heartbeats() if job.silent]
+
+
+def read_alerts() -> Board:
+    return alerts.read()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """The last hour by minutes, the oldest first, the running one last. Minutes without a write are
+    there, with zeros.
+    """
+
+    total: Figures
+    minutes: list[Figures]
+
+
+def read_hour(*, now: datetime) -> Hour:
+    found = rates.read(since=now - TILES_OF, until=now + JUST_AFTER, by=("minute",), limit=200)
+    by_minute = {group.keys["minute"]: group.figures for group in found.groups}
+    count = (found.until - found.since) // rates.MINUTE
+    return Hour(
+        total=found.total,
+        minutes=[by_minute.get(found.since + n * rates.MINUTE, Figures()) for n in range(count)],
+    )
+
+
+def read_actions() -> Sequence[OperatorAction]:
+    newest = OperatorAction.objects.select_related("run").filter(actor__startswith="person:")
+    return list(newest.order_by("-at", "-id")[:ACTIONS_SHOWN])
