@@ -27,6 +27,7 @@ SECTIONS = (
         title="Every page",
         keys={
             "/, ⌘ K": "jump to a run, unit, worker or request (Ctrl K)",
+            "g h": "Now",
             "g r": "Runs",
             "g l": "Leases",
             "g w": "Workers",
@@ -38,6 +39,11 @@ SECTIONS = (
             "Esc": "close what is open",
             "?": "this list",
         },
+    ),
+    Section(
+        title="Now",
+        pages=frozenset({"home"}),
+        keys={"1, 9": "the next step of the first card … of the ninth"},
     ),
     Section(
         title="Lists",
@@ -62,7 +68,18 @@ SECTIONS = (
         pages=frozenset({"run"}),
         keys={
             "[, ]": "newer run, older run of the list that it was opened from",
-            "f": "follow the newest event",
+            "r": "reclaim it",
+            "f": "follow the newest event, or stop to inspect",
+            "e": "only what went wrong, and back",
+            "w": "only those of the worker, and back",
+            "s": "its state after any event",
+            "d": "what the open event changed; the difference of two states",
+            "t": "to the timeline",
+            "+, -": "closer, farther",
+            "<, >": "earlier, later",
+            "0": "all of the run",
+            "{, }": "the term of ownership before, after",
+            "g g": "idle stretches in full, or folded",
         },
     ),
     Section(

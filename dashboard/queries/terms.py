@@ -1,4 +1,4 @@
-"""Terms of ownership. A range without an end is `infinity` in the database, and None here."""
+"""Terms of ownership, and how they were renewed. No end is `infinity` there and None here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from django.db import connection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One term: half-open, and none of a unit overlaps another. ended None: it is still open."""
+    """One term: half-open, and none of a unit overlaps another. ended None: it is still open.
+
+    renewed_ms: its last renewals, since it began. ttl_seconds None: nobody knows it any more.
+    """
 
     token: int
     unit: str
@@ -19,15 +22,20 @@ class Term:
     starts_at: datetime
     ends_at: datetime | None
     renewals: int
+    renewed_ms: list[int]
+    ttl_seconds: int | None
     ended: str | None
     ended_by: str | None
     reason: str | None
 
 
 NEWEST = """
-SELECT token, unit, owner, lower(held), nullif(upper(held), 'infinity'), renewals, ended, ended_by,
-    reason
-FROM agentstate_leaseterm WHERE unit = %s ORDER BY token DESC LIMIT %s
+SELECT t.token, t.unit, t.owner, lower(t.held), nullif(upper(t.held), 'infinity'),
+    coalesce(l.renewals, t.renewals), coalesce(l.renewed_ms, t.renewed_ms),
+    coalesce(l.ttl_seconds, t.ttl_seconds), t.ended, t.ended_by, t.reason
+FROM agentstate_leaseterm t
+LEFT JOIN agentstate_lease l ON l.unit = t.unit AND l.token = t.token AND t.ended IS NULL
+WHERE t.unit = %s ORDER BY t.token DESC LIMIT %s
 """
 
 
@@ -39,15 +47,6 @@ def newest_terms(unit: str, *, limit: int) -> list[Term]:
 
 
 def _term(row: tuple[Any, ...]) -> Term:
-    token, unit, owner, starts_at, ends_at, renewals, ended, ended_by, reason = row
-    return Term(
-        token=token,
-        unit=unit,
-        owner=owner,
-        starts_at=starts_at,
-        ends_at=ends_at,
-        renewals=renewals,
-        ended=ended,
-        ended_by=ended_by,
-        reason=reason,
-    )
+    names = ("token", "unit", "owner", "starts_at", "ends_at", "renewals", "renewed_ms")
+    more = ("ttl_seconds", "ended", "ended_by", "reason")
+    return Term(**dict(zip((*names, *more), row, strict=True)))

@@ -1,9 +1,16 @@
 """For everyone: nothing for axe to find, no fault under the policy, no sideways scrolling."""
 
+from urllib.parse import urlsplit
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from django.urls import resolve
 from playwright.sync_api import expect
 
+from dashboard.queries import leases, workers
+from dashboard.queries.clock import TooSlow
+from dashboard.shortcuts import sections_for
+from dashboard.views import system
 from tests.browser.scene import Scene
 
 PAGES = {
@@ -11,9 +18,19 @@ PAGES = {
     "runs, filtered": "/runs?q=status:running lease:lapsed tag:nightly",
     "runs, none match": "/runs?q=key:nothing",
     "runs, not understood": "/runs?q=colour:red",
+    "runs, every field": "/runs/-/filter?q=status:running",
+    "runs, columns": "/runs?q=&columns=tags,conflicts,deadline,age",
+    "views": "/runs/-/views?q=status:running",
+    "jump": "/jump?to=inv",
+    "jump, unknown": "/jump?to=nothing-of-this",
     "run": "/runs/checkout-42",
     "event": "/runs/checkout-42?event=6",
     "event as JSON": "/runs/checkout-42?event=6&view=json",
+    "events, compact": "/runs/checkout-42?show=compact&errors=1",
+    "events, raw": "/runs/checkout-42?show=raw&find=Kolkata&event=6",
+    "closeup": "/runs/checkout-42?from=2026-03-02T12:40:00Z&gaps=1",
+    "state": "/runs/checkout-42?tab=state",
+    "difference": "/runs/checkout-42?tab=state&seq=20&with=2",
     "ownership": "/runs/checkout-42?tab=ownership",
     "refused": "/runs/checkout-42?tab=refused",
     "budget": "/runs/checkout-42?tab=budget",
@@ -47,7 +64,8 @@ PAGES = {
 }
 
 # The second theme differs in nothing but its colours: pages that have all of them.
-DARK = ("runs, filtered", "runs, not understood", "event", "event as JSON", "ownership", "leases",
+DARK = ("runs, filtered", "runs, not understood", "event", "event as JSON", "difference",
+        "events, raw", "ownership", "leases",
         "unit", "reclaim a live one", "contention", "run with all", "workers", "shared budget",
         "a receipt", "system", "rules")  # fmt: skip
 
@@ -77,7 +95,6 @@ def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, the
     for name, address in PAGES.items():
         window.page.goto(address)
         window.page.wait_for_load_state("load")
-        window.page.evaluate() if False else None
         if violations := found(window.page, theme):
             bad[name] = violations
     window.context.clear_cookies()
@@ -90,9 +107,88 @@ def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, the
     assert told == []
 
 
+# What nobody sees every day: nothing there, a field that is wrong, a panel that failed.
+EMPTY = ("/runs", "/leases", "/leases?only=late", "/workers", "/contention", "/budgets", "/alerts",
+         "/audit", "/system", "/receipts")  # fmt: skip
+ASKING = {
+    "/leases/run:checkout-42/reclaim": "Reclaim from",
+    "/workers/w-4~beef/drain": "Drain",
+    "/runs/ticket-77/pause": "Pause",
+    "/runs/ticket-77/signal": "Signal",
+    "/runs/ticket-77/edit": "Save",
+    "/alerts/overdue-runs/snooze": "Snooze",
+}
+FAILING = {
+    "/leases": (leases, "read_board"),
+    "/workers": (workers, "read_page"),
+}
+
+
 @pytest.mark.long
 @pytest.mark.many
-def test_no_page_scrolls_sideways(scene, open_window):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_where_nothing_is_or_something_failed(
+    store, clock, open_window, theme, monkeypatch
+):
+    window = open_window("bo", "senior", color_scheme=theme)
+    page, bad = window.page, {}
+
+    def look(name):
+        page.wait_for_load_state("load")
+        if violations := found(page, theme):
+            bad[name] = violations
+
+    for address in EMPTY:
+        page.goto(address)
+        look(f"{address}, empty")
+    Scene(store, clock).play(others=2)
+    Scene(store, clock).company()
+    for address, button in ASKING.items():
+        page.goto(address)
+        page.locator("main form").evaluate_all(
+            "forms => forms.forEach(f => { f.noValidate = true })"
+        )
+        page.get_by_role("button", name=button).last.click()
+        expect(page.locator("[aria-invalid=true], [role=alert]").first).to_be_visible()
+        look(f"{address}, wrong")
+    for address, (module, name) in FAILING.items():
+        monkeypatch.setattr(module, name, too_slow)
+        page.goto(address)
+        expect(page.locator(".panel-failed").first).to_be_visible()
+        look(f"{address}, failed")
+    monkeypatch.setitem(system.PANELS, "partitions", too_slow)
+    page.goto("/system")
+    look("/system, failed")
+    page.keyboard.press("?")
+    look("the sheet of keys")
+    page.locator("[data-live]").evaluate_all("all => all.forEach(r => r.classList.add('is-stale'))")
+    page.keyboard.press("Escape")
+    look("cut off")
+
+    assert bad == {}
+
+
+def too_slow(*_given, **_named):
+    raise TooSlow
+
+
+def keys_of(page):
+    named = "all => all.map((one) => one.dataset.hot)"
+    return set(page.locator("main [data-hot]").evaluate_all(named))
+
+
+def told_keys(address):
+    """What the sheet says of the keys of a page; of two in a row each is one."""
+    name = resolve(urlsplit(address).path).url_name if address != "/nothing" else ""
+    sections = [s for s in sections_for(name or "") if name in s.pages or not s.pages]
+    ways = [way for s in sections for keys in s.keys for way in keys.split(", ")]
+    return {key for way in ways for key in (way.replace(" ", ""), *way.split(" "))}
+
+
+@pytest.mark.long
+@pytest.mark.many
+def test_no_page_scrolls_sideways_and_its_keys_are_on_the_sheet(scene, open_window):
+    """1440 px are a desk, 720 the same at 200 % zoom, 390 a phone."""
     window = open_window("bo", "senior")
     too_wide = []
 
@@ -102,6 +198,7 @@ def test_no_page_scrolls_sideways(scene, open_window):
             window.page.set_viewport_size({"width": width, "height": 844})
             if window.page.evaluate("document.documentElement.scrollWidth") > width:
                 too_wide.append((address, width))
+        assert keys_of(window.page) <= told_keys(address), address
 
     assert too_wide == []
 
@@ -159,7 +256,7 @@ def test_a_filter_narrows_the_list_and_stays_through_back_and_reload(scene, wind
     expect(page.locator("#rows tr")).to_have_count(1)
     assert "q=worker" in page.url
     page.locator("#rows a").click()
-    page.wait_for_url("**/runs/checkout-42")
+    page.wait_for_url("**/runs/checkout-42?list=worker*")
     page.go_back()
     expect(page.locator("#q")).to_have_value("worker:w-9")
     page.reload()

@@ -240,7 +240,8 @@ def test_notes_that_somebody_changed_meanwhile_are_shown_beside_mine(store, run,
     answer = Page(operator.post("/runs/42/edit", form | {"notes": "mine"}))
 
     assert answer.status == 409
-    assert "(empty) theirs" in answer.text
+    assert "What changed since you saw it: + theirs" in answer.text
+    assert "from how it is now to what you typed: - theirs + mine" in answer.text
     assert "mine</textarea>" in answer.html
     assert store.run("42").notes == "theirs"
 

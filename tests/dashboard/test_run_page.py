@@ -6,7 +6,7 @@ from agentstate.store.commands import NewBudget, NewEvent, Patch
 from agentstate.store.effects import Effect
 from agentstate.store.errors import BudgetExhausted, Refusal, StaleFence
 from agentstate.store.payloads import RawJSON
-from dashboard.queries import story as queries
+from dashboard.queries import events
 from tests.dashboard.reading import Page
 from tests.store.asking import ANA, SENIOR, event
 
@@ -94,9 +94,7 @@ def test_events_come_in_order_with_what_they_say(store, viewer):
 
 
 def test_a_long_run_shows_its_newest_and_reads_on_both_ways(store, viewer, monkeypatch):
-    monkeypatch.setattr(
-        queries.read_events, "__kwdefaults__", {**queries.read_events.__kwdefaults__, "limit": 10}
-    )
+    monkeypatch.setattr(events, "EVENTS_SHOWN", 10)
     store.create("42")
     store.append("42", [event() for _ in range(34)])
 

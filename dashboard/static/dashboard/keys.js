@@ -3,19 +3,14 @@
 import { follow } from "./follow.js";
 
 const OFF = "agentstate-keys-off";
-const PLACES = { r: "/runs", l: "/leases", w: "/workers", c: "/contention", b: "/budgets", n: "/alerts", a: "/audit", s: "/system" };
+const PLACES = { h: "/", r: "/runs", l: "/leases", w: "/workers", c: "/contention", b: "/budgets", n: "/alerts", a: "/audit", s: "/system" };
 const sheet = document.getElementById("keys");
 const box = document.getElementById("keys-on");
 let after = "";
 let timer = null;
 
-function stored() {
-  try { return localStorage.getItem(OFF); } catch { return null; }
-}
-
-function rows() {
-  return [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.querySelector("a[href]") && row.offsetParent);
-}
+const stored = () => { try { return localStorage.getItem(OFF); } catch { return null; } };
+const rows = () => [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.querySelector("a[href]") && row.offsetParent);
 
 function move(step) {
   const all = rows();
@@ -64,17 +59,15 @@ document.addEventListener("keydown", (event) => {
   if (event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
   if (event.key !== "?" && stored()) return;
   if (after === "g" && PLACES[event.key]) { event.preventDefault(); location.assign(PLACES[event.key]); return; }
+  const found = hot(after + event.key) ?? hot(event.key);
   after = event.key;
   clearTimeout(timer);
   timer = setTimeout(() => { after = ""; }, 1200);
-  const found = hot(event.key);
   const deed = found ? () => { found.focus(); if (!found.matches("input:not([type=checkbox]), textarea")) found.click(); } : deeds[event.key];
   if (deed) { event.preventDefault(); deed(); }
 });
 
-if (box) {
-  box.checked = !stored();
-  box.addEventListener("change", () => {
-    try { box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1"); } catch { /* kept for this page only */ }
-  });
-}
+if (box) box.checked = !stored();
+box?.addEventListener("change", () => {
+  try { box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1"); } catch { /* kept for this page only */ }
+});
