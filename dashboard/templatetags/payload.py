@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from agentstate.store.models import OperatorAction
-from dashboard import payloads
+from dashboard import charts, payloads
 from dashboard.families import FAMILIES, family_of
 from dashboard.queries.contention import Row
 from dashboard.templatetags.console import NOTHING
@@ -19,6 +19,7 @@ from dashboard.timeline import TERM_COLOURS
 register = template.Library()
 register.filter("preview", payloads.preview)
 register.filter("family", family_of)
+register.filter("cut", charts.cut_middle)
 
 
 @register.simple_tag

@@ -8,11 +8,10 @@ document.documentElement.dataset.script = "";
 document.addEventListener("submit", (event) => {
   // A double click sends once; the server would act once all the same.
   const once = event.target.querySelector("[data-once]");
-  if (once) {
-    if (event.target.dataset.sent) event.preventDefault();
-    event.target.dataset.sent = "1";
-    once.setAttribute("aria-disabled", "true");
-  }
+  if (!once) return;
+  if (event.target.dataset.sent) event.preventDefault();
+  event.target.dataset.sent = "1";
+  once.setAttribute("aria-disabled", "true");
 });
 addEventListener("pageshow", () => {
   for (const form of document.querySelectorAll("form[data-sent]")) {
@@ -30,9 +29,9 @@ document.addEventListener("click", (event) => {
 });
 
 async function copyText(button) {
-  const from = button.dataset.copyFrom;
+  const { copy, copyFrom } = button.dataset;
   try {
-    const text = from ? await (await fetch(from)).text() : button.dataset.copy;
+    const text = copyFrom ? await (await fetch(copyFrom)).text() : copy;
     await navigator.clipboard.writeText(text);
     button.classList.add("is-done");
     setTimeout(() => button.classList.remove("is-done"), 1500);

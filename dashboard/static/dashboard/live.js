@@ -20,17 +20,11 @@ const chipText = document.getElementById("live-text");
 const states = new WeakMap();
 const sent = new Map();
 const kept = new Map();
-let touched = performance.now();
-let looked = Date.now();
-let source = null;
-let sourceOf = null;
-let streamWorks = false;
-let closing = null;
-let leaving = false;
+let [touched, looked] = [performance.now(), Date.now()];
+let [source, sourceOf] = [null, null];
+let [streamWorks, closing, leaving] = [false, null, false];
 
-function regions() {
-  return [...document.querySelectorAll("[data-live]")];
-}
+const regions = () => [...document.querySelectorAll("[data-live]")];
 
 function stateOf(region) {
   if (!states.has(region)) {
@@ -77,12 +71,9 @@ async function refresh(region) {
   } finally {
     state.busy = false;
   }
-  if (region.isConnected) {
-    show();
-    if (state.wanted) soon(region);
-  } else {
-    arrange();
-  }
+  if (!region.isConnected) { arrange(); return; }
+  show();
+  if (state.wanted) soon(region);
 }
 
 // The pause between two fetches: polls, or at least the gap after a hint; longer after failures.
@@ -114,11 +105,8 @@ function apply(text, region) {
   const answer = new DOMParser().parseFromString(text, "text/html");
   readNow(answer.body);
   let outcome = "";
-  for (const fresh of answer.querySelectorAll("[data-patch]")) {
-    if (!fresh.parentElement.closest("[data-patch]")) patch(fresh);
-  }
-  for (const row of answer.querySelectorAll("tr[id][data-key], tr[id][data-seq]")) {
-    if (!row.closest("[data-append], [data-patch]")) patch(row);
+  for (const fresh of answer.querySelectorAll("[data-patch], tr[id][data-key], tr[id][data-seq]")) {
+    if (!fresh.parentElement.closest("[data-append], [data-patch]")) patch(fresh);
   }
   for (const list of answer.querySelectorAll("[data-append]")) {
     append(list);
@@ -126,8 +114,8 @@ function apply(text, region) {
   }
   // Each region says how old it is itself; one that was kept as it is stays as old as it was.
   const at = region && ![...kept.values()].some((one) => region.contains(one)) && answer.querySelector("[data-now]");
-  for (const place of at ? region.querySelectorAll("[data-as-of]") : []) {
-    if (place.closest("[data-live]") === region) place.textContent = new Date(Number(at.dataset.now)).toISOString().slice(11, 19);
+  for (const place of at ? document.querySelectorAll("[data-as-of]") : []) {
+    if (regionOf(place) === region) place.textContent = new Date(Number(at.dataset.now)).toISOString().slice(11, 19);
   }
   tick();
   return outcome;
@@ -177,24 +165,23 @@ function patchRows(old, fresh) {
 function append(fresh) {
   const list = document.querySelector(fresh.dataset.append);
   if (!list?.hasAttribute("data-follow")) return;
-  const added = [];
+  let added = 0;
   for (const row of [...fresh.children]) {
     if (Number(row.dataset.seq) <= Number(list.dataset.last)) continue;
     list.dataset.last = row.dataset.seq;
     const node = document.importNode(row, true);
     node.classList.add("is-new");
-    added.push(node);
+    list.append(node);
+    window.htmx?.process(node);
+    added += 1;
   }
-  list.append(...added);
-  for (const node of added) window.htmx?.process(node);
-  follow.grown(list, added.length);
+  follow.grown(list, added);
 }
 
 function hinted(hint) {
   for (const region of regions()) {
     const of = region.dataset.liveStream;
-    if (of === undefined) continue;
-    if (of === "" || !hint?.runs || of in hint.runs) soon(region);
+    if (of === "" || (of !== undefined && (!hint?.runs || of in hint.runs))) soon(region);
   }
 }
 
@@ -214,12 +201,8 @@ function connect() {
   if (!wanted) return;
   sourceOf = wanted;
   source = new EventSource(wanted);
-  source.addEventListener("open", () => {
-    streamWorks = true;
-    // Whatever happened while there was no stream is asked for at once.
-    regions().forEach(soon);
-    show();
-  });
+  // Whatever happened while there was no stream is asked for at once.
+  source.addEventListener("open", () => { streamWorks = true; regions().forEach(soon); show(); });
   source.addEventListener("hint", (event) => {
     try { hinted(JSON.parse(event.data)); } catch { hinted(null); }
   });
@@ -230,8 +213,7 @@ function connect() {
 
 function disconnect() {
   source?.close();
-  source = null;
-  sourceOf = null;
+  source = sourceOf = null;
   streamWorks = false;
 }
 
@@ -251,14 +233,16 @@ function arrange() {
     const state = stateOf(region);
     state.next ??= state.tried + pause(region, false);
     if (freed.length || asleep) soon(region);
-    if (!state.busy && at >= state.next) {
-      state.next = null;
-      refresh(region);
-    }
+    if (state.busy || at < state.next) continue;
+    state.next = null;
+    refresh(region);
   }
   if (!source || source.readyState === EventSource.CLOSED) connect();
   show();
 }
+
+// What refreshes a place that says how old it is: the region around it, or that of its panel.
+const regionOf = (place) => place.closest("[data-live]") ?? place.closest(".panel")?.querySelector("[data-live]") ?? regions()[0];
 
 // How many refreshes a region has missed: three make it late; when no answer comes at all, it is cut.
 function freshness(region) {
@@ -271,9 +255,9 @@ function show() {
   const live = regions();
   if (!chip) return;
   const found = live.map((region) => [region, freshness(region)]);
-  for (const [region, word] of found) {
-    region.classList.toggle("is-late", word === "stale");
-    region.classList.toggle("is-stale", word === "off");
+  for (const [region, word] of found) region.classList.toggle("is-stale", word === "off");
+  for (const place of live.length ? document.querySelectorAll("[data-as-of]") : []) {
+    place.parentElement.dataset.fresh = freshness(regionOf(place));
   }
   const seconds = Math.round(Math.max(...live.map((region) => performance.now() - stateOf(region).at)) / 1000);
   const held = [...kept.values()].map(inUse).find(Boolean);
@@ -287,22 +271,17 @@ function show() {
   if (chipText.textContent !== text) chipText.textContent = text;
 }
 
-for (const sign of ["pointermove", "pointerdown", "keydown", "wheel", "touchstart"]) {
-  addEventListener(sign, () => {
-    const rested = performance.now() - touched > IDLE_MS;
-    touched = performance.now();
-    if (rested) arrange();
-  }, { passive: true, capture: true });
+function touch() {
+  const rested = resting();
+  touched = performance.now();
+  if (rested) arrange();
 }
+for (const sign of ["pointermove", "pointerdown", "keydown", "wheel", "touchstart"]) addEventListener(sign, touch, { passive: true, capture: true });
 
 document.addEventListener("visibilitychange", () => {
   clearTimeout(closing);
-  if (document.hidden) {
-    closing = setTimeout(disconnect, HIDDEN_STREAM_MS);
-  } else {
-    connect();
-    regions().forEach(soon);
-  }
+  if (document.hidden) closing = setTimeout(disconnect, HIDDEN_STREAM_MS);
+  else { connect(); regions().forEach(soon); }
 });
 // Back from the browser's own cache, and after a part of the page was exchanged.
 addEventListener("pageshow", (event) => { if (event.persisted) { leaving = false; connect(); regions().forEach(soon); } });
