@@ -1,8 +1,8 @@
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from agentstate.caching import CACHES_OF
-from agentstate.store import feed
+from agentstate.store import feed, partitions
 from agentstate.store.commands import SetCheckpoint
 from agentstate.store.policy import POLICY
 from agentstate.store.states import MOVES, Status
@@ -30,6 +30,10 @@ def test_the_feed_shows_what_waits_and_how_far_its_readers_are(store, viewer):
 
 
 def test_an_empty_site_says_so(viewer):
+    with connection.cursor() as cursor:
+        for week in partitions.weeks_there(cursor):
+            cursor.execute(f"DROP TABLE {partitions.name_of(week)}")
+
     text = Page(viewer.get("/system")).text
 
     assert "Nobody has set a checkpoint" in text
