@@ -96,8 +96,14 @@ def pytest(arguments: Sequence[str], *, workers: int = WORKERS) -> int:
 
 
 def python(arguments: Sequence[str]) -> int:
-    """Run Python in the project's folder and hand on its exit code."""
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, check=False).returncode
+    """Run Python in the project's folder and hand on its exit code.
+
+    Compiled modules are kept whatever the environment says: each of the tests' many processes would
+    compile them anew.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def check(options: argparse.Namespace) -> int:

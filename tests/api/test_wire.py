@@ -29,7 +29,11 @@ def served(transactional_db) -> Iterator[httpx.Client]:
         headers = {"Authorization": f"Bearer {key.text}"}
         limits = httpx.Limits(max_connections=100)
         with httpx.Client(
-            base_url=f"{address}/api/v1/", headers=headers, timeout=30, limits=limits
+            base_url=f"{address}/api/v1/",
+            headers=headers,
+            timeout=30,
+            limits=limits,
+            verify=False,
         ) as client:
             yield client
 

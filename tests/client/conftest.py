@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -38,11 +39,16 @@ def make_client(request: pytest.FixtureRequest, loop: Loop) -> Callable[..., Cli
     return clients(request.param, loop)
 
 
+@cache
+def warm_up(url: str) -> None:
+    """The very first request makes the server load its addresses: that is nobody's lease time."""
+    httpx.get(f"{url}/api/v1/time", timeout=60, verify=False)
+
+
 @pytest.fixture
 def worker(live_server, api_key: str, make_client) -> Iterator[Callable[..., Client]]:
     """worker("w-1"): a client of the real server. url: another way to it."""
-    # The very first request makes the server load its addresses: that is nobody's lease time.
-    httpx.get(f"{live_server.url}/api/v1/time", timeout=60)
+    warm_up(live_server.url)
     made: list[Client] = []
 
     def make(name: str = "w", *, url: str = "", key: str = "", seconds: float = 15) -> Client:

@@ -188,7 +188,7 @@ def test_a_server_that_stops_says_so_to_each_and_is_gone_in_five_seconds(store, 
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         port = listener.getsockname()[1]
         server = start_server(listener, tmp_path)
-    site = Site(f"http://127.0.0.1:{port}", key, httpx.Client())
+    site = Site(f"http://127.0.0.1:{port}", key, httpx.Client(verify=False))
     try:
         streams = [Stream(site, path, seconds=60) for path in ["/runs/42/events", "/feed"] * 5]
         streams[0].take(1)
