@@ -31,6 +31,8 @@ COUNTS_MS = 800
 # For those that a page asks for by themselves, after it is there.
 COUNTS_LATER_MS = 2_000
 NEIGHBOURS_MS = 200
+# Of a list that is searched run by run: so many on either side.
+NEIGHBOURS_RUNS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +307,7 @@ def _next_key(wanted: filters.Filter, run: Run, *, now: datetime, newer: bool) -
     order = ("created_at", "id") if newer else ("-created_at", "-id")
     try:
         with at_most(NEIGHBOURS_MS):
-            stop = reach(wanted, now=now, start=start, newer=newer)
+            stop = reach(wanted, now=now, start=start, newer=newer, runs=NEIGHBOURS_RUNS)
             found = matching(wanted, now=now).filter(start)
             if stop is not None:
                 found = found.filter(beyond(stop.place, newer=not newer, inclusive=True))

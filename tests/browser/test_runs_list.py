@@ -19,10 +19,10 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
 
     # Suggestions complete what is typed at the end; the list opens under a chip for each filter.
     page.locator("#q").press_sequentially("ta")
-    expect(page.locator("#q-list option")).to_have_count(2)
+    expect(page.locator("#q-list option")).to_have_count(2, timeout=20_000)
     assert options(page) == ["task:", "tag:"]
     page.locator("#q").fill("task:hello st")
-    expect(page.locator("#q-list option")).to_have_count(1)
+    expect(page.locator("#q-list option")).to_have_count(1, timeout=20_000)
     assert options(page) == ["task:hello status:"]
     page.locator("#q").fill("task:hello")
     page.keyboard.press("Enter")
@@ -37,7 +37,7 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
     expect(bar).to_have_attribute("data-count", "3")
     store.hold("job-58", "w-7")
     page.locator("h1").click()
-    expect(page.locator("#run-job-58")).to_contain_text("running", timeout=8_000)
+    expect(page.locator("#run-job-58")).to_contain_text("running", timeout=20_000)
     expect(page.get_by_label("Select job-58")).to_be_checked()
     page.keyboard.press("]")
     page.locator("#run-job-00").wait_for()
