@@ -80,7 +80,7 @@ def test_the_search_on_top_leads_to_a_receipt(company, window):
     page.keyboard.type("req-1")
     page.keyboard.press("Enter")
 
-    page.wait_for_url("**/receipts?text=req-1")
+    page.wait_for_url("**/receipts?request_id=req-1")
     expect(page.get_by_text("Applied once")).to_be_visible()
     assert window.faults == []
 

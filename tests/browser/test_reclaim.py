@@ -47,7 +47,7 @@ def test_a_stuck_run_is_found_and_taken_with_the_keyboard_alone(store, clock, wi
     page.wait_for_url("**/runs?q=*")
     keys.press("j")
     keys.press("Enter")
-    page.wait_for_url("**/runs/checkout-42")
+    page.wait_for_url("**/runs/checkout-42?list=*")
     expect(page.locator(".sentence")).to_contain_text("nobody has taken the unit since")
     page.get_by_role("link", name="Reclaim…").focus()
     keys.press("Enter")
