@@ -105,6 +105,7 @@ def test_without_scripts_the_same_is_done_with_full_pages(store, clock, open_win
     page.get_by_role("link", name="Every field with what is there").click()
     page.get_by_label("Key begins with").fill("a")
     page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**/runs?q=key%3Aa**")
     expect(page.locator("#rows tr")).to_have_count(1)
     page.locator("summary[aria-label=Columns]").click()
     page.get_by_label("Tags").check()

@@ -73,14 +73,13 @@ def test_what_was_never_seen_says_so(applied, viewer):
     assert show(viewer, text="\0" + "x" * 5_000).status == 200
 
 
-def test_the_search_on_top_finds_a_request_when_nothing_else_matches(applied, store, viewer):
-    assert viewer.get("/jump", {"to": KEY}).url == f"/receipts?text={KEY}"
-    assert viewer.get("/jump", {"to": "req-1"}).url == "/receipts?text=req-1"
-    assert viewer.get("/jump", {"to": "nothing"}).url == "/runs?q=nothing"
+def test_the_search_on_top_finds_a_request_by_its_key_or_id(applied, store, viewer):
+    assert viewer.get("/jump", {"to": KEY}).url == f"/receipts?key={KEY}"
+    assert viewer.get("/jump", {"to": "req-1"}).url == "/receipts?request_id=req-1"
 
-    store.create(KEY + "-run")
+    store.create(KEY)
 
-    assert viewer.get("/jump", {"to": KEY}).url == f"/runs?q={KEY}"
+    assert "names 2 things" in Page(viewer.get("/jump", {"to": KEY})).text
 
 
 def test_keys_of_several_callers_are_told_apart(applied, store, viewer):
