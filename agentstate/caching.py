@@ -97,7 +97,8 @@ CACHES_OF: Final[dict[str, Copy]] = {
         grace=True,
     ),
     "answers": Copy(
-        key="counts:answers:{generation}:{which part of which address, for which rights}",
+        key="counts:answers:{generation}:{which part of which address, for which rights}, in the"
+        " process",
         ttl_seconds=1,
         holds="a refreshed part of a page, for all who see the same",
         source="what the page reads",
@@ -359,6 +360,8 @@ def _unpack(octets: Any) -> Any:
 
 
 copies: Final = Copies()
+# In each process its own: every write ends them, and no write shall ask a cache elsewhere first.
+answers: Final = Copies(cache=lambda: caches["answers"])
 
 
 def note_write(written: Written) -> None:
@@ -367,7 +370,7 @@ def note_write(written: Written) -> None:
         copies.end("statuses")
     if written.units:
         copies.end("lapsed")
-    copies.end("answers")
+    answers.end("answers")
 
 
 def note_hint(kinds: Iterable[str] | None) -> None:
@@ -375,8 +378,8 @@ def note_hint(kinds: Iterable[str] | None) -> None:
 
     Of a cache that processes share nothing need be ended here: whoever wrote has done so.
     """
+    answers.end("answers")
     if copies.is_of_this_process:
-        copies.end("answers")
         for kind in KINDS if kinds is None else kinds:
             if kind in KINDS:
                 copies.end(KINDS[kind])

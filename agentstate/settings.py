@@ -118,7 +118,14 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Copies that can be lost (caching.py). In this process: nothing to run, and other processes' writes
 # are known by their hints. In Redis: shared, and a write ends a copy for all of them.
-CACHES = {"default": env.cache("AGENTSTATE_CACHE_URL") | {"KEY_PREFIX": "agentstate", "VERSION": 1}}
+CACHES = {
+    "default": env.cache("AGENTSTATE_CACHE_URL") | {"KEY_PREFIX": "agentstate", "VERSION": 1},
+    "answers": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        "LOCATION": "answers",
+        "OPTIONS": {"MAX_ENTRIES": 500},
+    },
+}
 
 # One answer for all who refresh the same part within a second. Tests that step the clock say no.
 AGENTSTATE_SHARED_ANSWERS = True

@@ -21,7 +21,7 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
 
-from agentstate.caching import copies
+from agentstate.caching import answers, copies
 from agentstate.store.alerts import count_firing
 from agentstate.store.callers import Circumstances
 from dashboard.access import Access, access_of
@@ -137,7 +137,7 @@ def shared(view: View) -> View:
             return view(request, *args, **named)
         try:
             return HttpResponse(
-                copies.count("answers", fill=fill, read=str, variant=_variant(request))
+                answers.count("answers", fill=fill, read=str, variant=_variant(request))
             )
         except _NotShared:
             return view(request, *args, **named)

@@ -30,7 +30,8 @@ def note_look(person: int, *, now: datetime) -> datetime | None:
     windows of one person lose nothing of each other.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_LOOK, {"person": person, "now": now, "same": SAME_LOOK})
+        facts: dict[str, Any] = {"person": person, "now": now, "same": SAME_LOOK}
+        cursor.execute(_LOOK, facts)
         before: datetime | None = cursor.fetchone()[0]
     return None if before is None else max(before, now - LONGEST)
 

@@ -69,6 +69,7 @@ def board(now: datetime) -> dict[str, Any]:
 
 def news(request: ConsoleRequest, now: datetime) -> Panel[News]:
     """What happened since this person last looked; nothing the first time."""
+    assert request.user.pk is not None
     since = looks.note_look(request.user.pk, now=now)
     if since is None:
         return Panel()

@@ -15,12 +15,14 @@ from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
 from django.db import connection
 from django.db.models import Count
+from django.http import HttpResponse
 from django.test import Client
 
 from agentstate import caching
 from agentstate.caching import CACHES_OF, Copies, copies
 from agentstate.store import listeners
 from agentstate.store.models import Event, Run
+from dashboard.views import now as now_view
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 from tests.store.asking import SENIOR, Asking, at_once, event, rows
@@ -434,6 +436,9 @@ def test_every_kind_of_copy_has_an_age_and_is_explained():
 # --- emptied in the middle -----------------------------------------------------------------------
 
 
+TURNS = 4
+
+
 class Hammer:
     """Readers, writers, and somebody who empties the cache at random, all at once."""
 
@@ -443,7 +448,7 @@ class Hammer:
 
     def write(self, number):
         store = Asking()
-        for turn in range(8):
+        for turn in range(TURNS):
             key = f"run-{number}-{turn}"
             store.create(key)
             lease = store.hold(key, f"w-{number}", ttl_seconds=600)
@@ -457,7 +462,7 @@ class Hammer:
         client = Client()
         client.cookies = self.client.cookies
         while not self.over.is_set():
-            key = f"run-{chosen.randrange(2)}-{chosen.randrange(8)}"
+            key = f"run-{chosen.randrange(2)}-{chosen.randrange(TURNS)}"
             answer = client.get(chosen.choice(["/runs", f"/runs/{key}", "/leases"]))
             self.answers += 1
             if answer.status_code not in (200, 404):
@@ -521,3 +526,74 @@ def assert_run_is_right(run, shown):
     assert shown.rows("e-") == [str(n) for n in numbers]
     assert f"v{run.version}" in shown.text
     assert shown.html.count('class="dot') >= 1
+
+
+# --- one answer for all who refresh the same part ------------------------------------------------
+
+PART = {"HX-Request": "true", "HX-Target": "board"}
+
+
+@pytest.fixture
+def sharing(settings):
+    settings.AGENTSTATE_SHARED_ANSWERS = True
+    caching.answers.empty()
+    yield
+    caching.answers.empty()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How often the board of Now was made."""
+    times = []
+    kept = now_view.board
+
+    def board(now):
+        times.append(now)
+        return kept(now)
+
+    monkeypatch.setattr(now_view, "board", board)
+    return times
+
+
+def refresh(client, **more):
+    return client.get("/", headers=PART | more)
+
+
+def test_a_part_that_two_refresh_is_made_once_until_somebody_writes(store, log_in, sharing, made):
+    ana, bo = log_in("ana", "operator"), log_in("bo", "operator")
+    assert refresh(ana).content == refresh(bo).content
+    assert len(made) == 1
+    store.create("42")
+    refresh(bo)
+    assert len(made) == 2
+
+
+def test_what_was_written_elsewhere_ends_an_answer_too(log_in, sharing, made):
+    ana = log_in("ana", "operator")
+    refresh(ana)
+    caching.note_hint(["event"])
+    refresh(ana)
+    assert len(made) == 2
+
+
+def test_other_rights_another_address_and_a_whole_page_have_their_own(log_in, sharing, made):
+    ana, vi = log_in("ana", "operator"), log_in("vi", "viewer")
+    refresh(ana)
+    refresh(vi)
+    ana.get("/?zone=utc", headers=PART)
+    refresh(ana, **{"HX-Current-URL": "http://testserver/?card=2"})
+    ana.get("/")
+    assert len(made) == 5
+
+
+def test_nobody_without_a_login_gets_what_was_made_for_others(log_in, sharing, made):
+    refresh(log_in("ana", "operator"))
+    assert refresh(Client()).status_code == 401
+    assert len(made) == 1
+
+
+def test_an_answer_that_is_for_one_alone_is_not_kept(log_in, sharing, monkeypatch):
+    ana = log_in("ana", "operator")
+    monkeypatch.setattr(now_view, "render", lambda *_: HttpResponse(status=204))
+    assert refresh(ana).status_code == 204
+    assert refresh(ana).status_code == 204
