@@ -21,7 +21,7 @@ from agentstate.store.states import Status
 from dashboard import cursors, filters, listing
 from dashboard.filters import Filter
 from dashboard.listing import COLUMNS, Listing
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import facets, views
 from dashboard.queries import runs as queries
 from dashboard.queries.clock import TooSlow, database_now
@@ -207,6 +207,7 @@ def why_empty(found: queries.Page, wanted: Filter) -> str:
 
 @require_safe
 @page
+@shared
 def refresh(request: ConsoleRequest) -> HttpResponseBase:
     """What may have changed on an open list: its unfinished rows, the counts, how many are new."""
     now = database_now()
