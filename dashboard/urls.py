@@ -73,6 +73,7 @@ urlpatterns = [
     path("alerts/-/targets/<str:name>", targets.show_one, name="target"),
     path("alerts/-/targets/<str:name>/test", targets.test, name="target-test"),
     path("alerts/-/targets/<str:name>/change", targets.change, name="target-change"),
+    path("alerts/-/targets/<str:name>/rotate", targets.rotate, name="target-rotate"),
     path("alerts/-/targets/<str:name>/delete", targets.delete, name="target-delete"),
     path("alerts/-/deliveries/<str:delivery>", targets.show_delivery, name="delivery"),
     path("receipts", receipts.show, name="receipts"),

@@ -64,6 +64,23 @@ class TargetDeleteAsked(Asked):
     reason: fields.Reason
 
 
+class RotateAsked(Asked):
+    version: fields.RunVersion = Field(description="of the target, as it was seen")
+    reason: fields.Reason
+
+
+class SecretRotatedTold(Told):
+    """secret: the new one, shown here and never again, also not to the same request when it is
+    repeated (then it is null). old_until: the one before signs as well until then.
+    """
+
+    name: str
+    version: int
+    secret: str | None
+    old_until: fields.Moment
+    at: fields.Moment
+
+
 class TargetTold(Told):
     """A target. hint: what may be shown of its address. waiting: deliveries not settled."""
 
@@ -237,6 +254,32 @@ def change_target(
         reason=ask.reason,
     )
     return _ask(request, command)
+
+
+@router.post(
+    "/{name}/rotate",
+    **contract(
+        "rotate_target_secret",
+        answers=SecretRotatedTold,
+        access=ADMIN,
+        refuses=(NotFound, VersionConflict),
+        takes_body=True,
+        headers=KEYED,
+    ),
+)
+def rotate_target_secret(
+    request: WorkerRequest, name: fields.BudgetName, ask: Sent[RotateAsked]
+) -> HttpResponse:
+    """Give a webhook another secret. For a day messages have two signatures, of both."""
+    check_unused(request, *UNUSED)
+    done = targets.rotate_secret(
+        name=name,
+        version=ask.version,
+        reason=ask.reason,
+        by=request.caller,
+        under=circumstances(request),
+    )
+    return reply(told(done.rotated) | {"secret": done.secret}, replayed=done.rotated.replayed)
 
 
 @router.post(

@@ -24,7 +24,7 @@ from django.conf import settings
 
 from agentstate import __version__
 from agentstate.outside.networks import Forbidden, check
-from agentstate.store.delivering import ANSWER_CHARS, Answer
+from agentstate.store.delivering import ANSWER_CHARS, Answer, signing
 from agentstate.store.targets import SECRET_PREFIX
 
 SECONDS = 10.0
@@ -57,14 +57,19 @@ async def send(*, address: str, secret: str, message_id: str, body: str, now: da
 
 
 def headers_of(message_id: str, body: str, secret: str, now: datetime) -> dict[str, str]:
-    """The headers by which the receiver knows who sent it, and that it was not changed."""
+    """The headers by which the receiver knows who sent it, and that it was not changed.
+
+    secret: as it is kept, of two while one follows the other (`delivering.signing`).
+    """
     at = str(int(now.timestamp()))
     return {
         "content-type": "application/json",
         "user-agent": f"agentstate/{__version__}",
         "webhook-id": message_id,
         "webhook-timestamp": at,
-        "webhook-signature": f"v1,{signature(secret, f'{message_id}.{at}.{body}')}",
+        "webhook-signature": " ".join(
+            f"v1,{signature(one, f'{message_id}.{at}.{body}')}" for one in signing(secret, now)
+        ),
     }
 
 

@@ -1490,6 +1490,35 @@ class ChangeTarget(Command[TargetChanged]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRotated(Result):
+    """old_until: the secret before signs as well until then."""
+
+    name: str
+    version: int
+    old_until: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotateSecret(Command[SecretRotated]):
+    """Give a webhook another secret; both come sealed as one text (`targets.py`). Needs admin.
+
+    version: as the admin saw it. Refuses NotFound, VersionConflict, Invalid (it has no secret).
+    """
+
+    name: str
+    version: int
+    secret: str = field(repr=False)
+    old_until: datetime
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("name", self.name)
+        _check_version("version", self.version)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetDeleted(Result):
     name: str
     at: datetime

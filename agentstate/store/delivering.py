@@ -63,6 +63,22 @@ class TargetRow:
         }
 
 
+# How long the secret before signs as well, so that a receiver can change over in its own time.
+ROTATION_SECONDS = 86_400
+
+
+def rotated(new: str, before: str, now: datetime) -> str:
+    """What is kept of a target's secrets: the new one, and the one before with its end."""
+    old = before.split(" ")[0]
+    return f"{new} {old}@{int(now.timestamp()) + ROTATION_SECONDS}"
+
+
+def signing(kept: str, now: datetime) -> list[str]:
+    """The secrets that sign at this moment, the newest first."""
+    parts = [part.partition("@") for part in kept.split(" ")]
+    return [secret for secret, _, until in parts if not until or now.timestamp() < int(until)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """How a try ended. status: of HTTP, where there is one. text: what was answered, in short, or

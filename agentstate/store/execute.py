@@ -57,6 +57,7 @@ from agentstate.store.commands import (
     PutTelemetry,
     ResendDelivery,
     Result,
+    RotateSecret,
     SetCheckpoint,
     SnoozeAlert,
     TryTarget,
@@ -1163,6 +1164,10 @@ def _change_target(cursor: Any, now: datetime, *, target: TargetRow, off_why: st
     cursor.execute(sql.CHANGE_TARGET, values)
 
 
+def _rotate_secret(cursor: Any, now: datetime, **values: Any) -> None:
+    cursor.execute(sql.ROTATE_TARGET, values)
+
+
 def _delete_target(cursor: Any, now: datetime, *, target: TargetRow) -> None:
     cursor.execute(sql.DELETE_TARGET, [target.id])
 
@@ -1187,6 +1192,7 @@ _OTHER: dict[str, Callable[..., None]] = {
     "rule": _change_rule,
     "target": _create_target,
     "target-change": _change_target,
+    "rotate-secret": _rotate_secret,
     "target-delete": _delete_target,
     "test": _test_target,
     "resend": _resend,
@@ -1206,7 +1212,14 @@ def moving_the_feed() -> Iterator[None]:
 # The sweeps choose their rows themselves, many at a time: they hold up nobody else's command. What
 # is done to targets is decided from their rows as they are stored, and rare.
 SWEEPS = (NoteLapsed, DropDeadHolds, CarryOutDeadlines)
-OF_TARGETS = (CreateTarget, ChangeTarget, DeleteTarget, TryTarget, ResendDelivery)
+OF_TARGETS = (
+    CreateTarget,
+    ChangeTarget,
+    RotateSecret,
+    DeleteTarget,
+    TryTarget,
+    ResendDelivery,
+)
 ALONE = (*SWEEPS, *OF_TARGETS)
 WRITES = Lane(together=_together, alone=_alone)
 LEASES = Lane(together=_together, alone=_alone)

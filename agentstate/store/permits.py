@@ -107,7 +107,7 @@ def _of_alert(scopes: Set[str], alert: Mapping[str, Any]) -> list[Verdict]:
 
 
 def _of_target(scopes: Set[str], target: Mapping[str, Any]) -> list[Verdict]:
-    actions = ("new", "test", "change", "delete", "resend")
+    actions = ("new", "test", "change", "rotate", "delete", "resend")
     return [_with(scopes, action, "admin") for action in actions]
 
 

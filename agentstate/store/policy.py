@@ -109,7 +109,7 @@ POLICY: dict[str, Line] = {
     "alerttarget.name": Line(Policy.FIXED, ("admin",)),
     "alerttarget.kind": Line(Policy.FIXED, ("admin",)),
     "alerttarget.address": Line(Policy.FIXED, ("admin",)),
-    "alerttarget.secret": Line(Policy.FIXED, ("admin",)),
+    "alerttarget.secret": Line(Policy.COMPARED, ("admin",)),
     "alerttarget.hint": Line(Policy.FIXED, ("admin",)),
     "alerttarget.created_by": Line(Policy.FIXED, ("admin",)),
     "alerttarget.created_at": Line(Policy.FIXED, ("admin",)),

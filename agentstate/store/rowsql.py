@@ -602,6 +602,9 @@ UPDATE agentstate_alerttarget SET least = %(least)s, rules = %(rules)s, version 
     enabled = %(enabled)s
 WHERE id = %(id)s
 """
+ROTATE_TARGET = """
+UPDATE agentstate_alerttarget SET secret = %(secret)s, version = %(version)s WHERE id = %(id)s
+"""
 DELETE_TARGET = "DELETE FROM agentstate_alerttarget WHERE id = %s"
 RESEND = """
 UPDATE agentstate_delivery SET state = 'waiting', settled_at = NULL, next_at = %(at)s,

@@ -1,7 +1,7 @@
 """Targets of alerts: made with their address and secret sealed, and read without either.
 
-A webhook signs what it sends with a secret that is made here and shown once; whoever lost it makes
-the target anew. What an address may be: `agentstate/outside`.
+A webhook signs what it sends with a secret that is made here and shown once; whoever lost it
+rotates it. What an address may be: `agentstate/outside`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import base64
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from django.db import connection
 
 from agentstate.store.callers import PLAIN, Caller, Circumstances
-from agentstate.store.commands import CreateTarget, TargetCreated
-from agentstate.store.delivering import WEBHOOK
+from agentstate.store.commands import CreateTarget, RotateSecret, SecretRotated, TargetCreated
+from agentstate.store.delivering import ROTATION_SECONDS, WEBHOOK, rotated
+from agentstate.store.errors import Invalid
 from agentstate.store.execute import execute
-from agentstate.store.sealing import seal
+from agentstate.store.sealing import Unreadable, seal, unseal
 
 SECRET_BYTES = 32
 SECRET_PREFIX = "whsec_"  # noqa: S105  as Standard Webhooks writes one
@@ -65,6 +66,45 @@ def create_target(
     )
     created = execute(ask, by=by, under=under)
     return NewTarget(created=created, secret=None if created.replayed else secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSecret:
+    """secret: to be shown once; None when the request was repeated."""
+
+    rotated: SecretRotated
+    secret: str | None = field(repr=False)
+
+
+SEALED = """
+SELECT secret, agentstate_now() FROM agentstate_alerttarget WHERE name = %s AND secret IS NOT NULL
+"""
+
+
+def rotate_secret(
+    *, name: str, version: int, reason: str, by: Caller, under: Circumstances = PLAIN
+) -> NewSecret:
+    """Give a webhook another secret; the one before signs as well for ROTATION_SECONDS.
+
+    Only the one before: a third one ends at once. Raises Invalid, NotFound, VersionConflict,
+    NotAllowed; Invalid too when the one before cannot be read under the site's key.
+    """
+    by.need("admin")
+    secret = new_secret()
+    with connection.cursor() as cursor:
+        cursor.execute(SEALED, [name])
+        before, now = cursor.fetchone() or ("", datetime.now(UTC))
+    try:
+        # Of one that is not there, or has none, the command says what is wrong.
+        kept = rotated(secret, unseal(before), now) if before else ""
+    except Unreadable as unreadable:
+        raise Invalid("name", f"its secret cannot be read ({unreadable}): add it anew") from None
+    until = now + timedelta(seconds=ROTATION_SECONDS)
+    ask = RotateSecret(
+        name=name, version=version, secret=seal(kept), old_until=until, reason=reason
+    )
+    done = execute(ask, by=by, under=under)
+    return NewSecret(rotated=done, secret=None if done.replayed else secret)
 
 
 def new_secret() -> str:

@@ -162,6 +162,33 @@ def change(request: ConsoleRequest, name: str) -> HttpResponseBase:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @page
+def rotate(request: ConsoleRequest, name: str) -> HttpResponseBase:
+    """Ask why; then give it another secret, which is on the page that answers, once."""
+    target = _find(name)
+    if request.method != "POST":
+        return ask(request, target, "rotate")
+    if not request.access.may("admin"):  # before anybody looks at the secret
+        raise PermissionDenied(NEEDS_ADMIN)
+    version, reason, error = _read(request)
+    if version is None or error:
+        return ask(request, target, "rotate", done=Done(error=error))
+    done = attempt(
+        lambda: targets.rotate_secret(
+            name=name,
+            version=version,
+            reason=reason,
+            by=request.access.caller,
+            under=form_circumstances(request),
+        )
+    )
+    if done.result is None:
+        return ask(request, _find(name), "rotate", done=done)
+    context = {"now": database_now(), "target": _find(name), "fresh": done.result}
+    return render(request, "targets/rotate.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
 def delete(request: ConsoleRequest, name: str) -> HttpResponseBase:
     """Ask why; then delete it, if it is still as it was seen."""
     target = _find(name)

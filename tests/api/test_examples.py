@@ -548,6 +548,12 @@ def targets_of_alerts(story: Story) -> None:
     )
     story.call("Where alerts are told", "GET", "/alert-targets")
     story.call("A test is sent", "POST", "/alert-targets/on-call/test", {})
+    story.call(
+        "Its receiver gets another secret",
+        "POST",
+        "/alert-targets/on-call/rotate",
+        {"version": 1, "reason": "the old one was in a chat"},
+    )
     (claim,) = deliveries.claim(limit=5)
     deliveries.settle(claim, Answer(arrived=True, text="thanks", status=200, took_ms=41))
     log = story.call("What was told", "GET", "/deliveries?target=on-call")
@@ -557,13 +563,13 @@ def targets_of_alerts(story: Story) -> None:
         "Off for the night",
         "PATCH",
         "/alert-targets/on-call",
-        {"version": 1, "enabled": False, "reason": "maintenance until six"},
+        {"version": 2, "enabled": False, "reason": "maintenance until six"},
     )
     story.call(
         "A target goes",
         "POST",
         "/alert-targets/on-call/delete",
-        {"version": 2, "reason": "another address"},
+        {"version": 3, "reason": "another address"},
     )
 
 

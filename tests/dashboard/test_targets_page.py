@@ -205,3 +205,17 @@ def test_what_is_not_there_is_a_404(admin, name):
 @pytest.mark.parametrize("before", ["nonsense", "msg_" + "0" * 32, "%00", "x" * 5_000])
 def test_any_place_in_the_log_is_a_page(viewer, before):
     assert viewer.get(f"{BASE}?before={before}").status_code == 200
+
+
+def test_a_new_secret_is_shown_once_and_the_old_one_signs_for_a_day(ops, admin):
+    page = Page(send(admin, f"{BASE}/ops/rotate", reason="it was in a chat"))
+    assert "The new secret, shown only now" in page.text
+    assert "whsec_" in page.text
+    assert ops.secret not in page.html
+    assert "whsec_" not in Page(admin.get(f"{BASE}/ops")).html
+    assert rows("SELECT version FROM agentstate_alerttarget") == [(2,)]
+
+
+def test_who_may_not_makes_no_new_secret(ops, viewer):
+    assert "needs the role admin" in Page(viewer.get(f"{BASE}/ops/rotate")).text
+    assert viewer.post(f"{BASE}/ops/rotate", {"reason": "x"}).status_code == 403

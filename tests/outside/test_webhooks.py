@@ -13,6 +13,8 @@ from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from agentstate.outside import webhooks
+from agentstate.outside.webhooks import headers_of
+from agentstate.store.delivering import rotated
 from agentstate.store.targets import new_secret
 from tests.outside import receiver as ways
 from tests.outside.receiver import receiving, status
@@ -185,3 +187,14 @@ def test_the_environment_of_the_process_leads_nowhere(receiver, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     assert send(receiver.url).arrived
+
+
+def test_while_a_secret_follows_another_the_published_verifier_accepts_either():
+    now = datetime.now(UTC)
+    first, second = new_secret(), new_secret()
+    kept = rotated(second, first, now)
+    headers = headers_of("msg_1", "{}", kept, now)
+    for secret in (first, second):
+        assert Webhook(secret).verify("{}", headers) == {}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify("{}", headers)

@@ -26,6 +26,7 @@ from agentstate.store.delivering import (
     TOO_MANY,
     WAITING_MAX,
     Answer,
+    signing,
 )
 from agentstate.store.errors import Exists, Invalid, NotAllowed, NotFound, VersionConflict
 from agentstate.store.minutes import TALLY, Tally
@@ -515,3 +516,39 @@ def test_the_log_is_read_in_pages_and_goes_after_thirty_days(store, clock, setti
 def test_what_is_no_id_is_no_delivery(text, db):
     assert deliveries.read_id(text) is None
     assert deliveries.find(text) is None
+
+
+# --- another secret ------------------------------------------------------------------------------
+
+
+def test_for_a_day_both_secrets_sign_and_then_the_new_one_alone(store, clock):
+    made = targets.create_target(
+        name="ops", kind="webhook", address="https://a.example.org/x", hint="h", by=SYSTEM
+    )
+    done = targets.rotate_secret(name="ops", version=1, reason="leaked", by=SYSTEM)
+    assert done.secret not in (None, made.secret)
+    assert done.rotated.version == 2
+    kept = unseal(rows("SELECT secret FROM agentstate_alerttarget")[0][0])
+    day = timedelta(days=1)
+    assert signing(kept, clock.now + day - timedelta(seconds=1)) == [done.secret, made.secret]
+    assert signing(kept, clock.now + day) == [done.secret]
+    again = targets.rotate_secret(name="ops", version=2, reason="again", by=SYSTEM)
+    kept = unseal(rows("SELECT secret FROM agentstate_alerttarget")[0][0])
+    assert signing(kept, clock.now) == [again.secret, done.secret]
+    actions = rows("SELECT action, reason FROM agentstate_operatoraction ORDER BY id")
+    assert actions[-1] == ("target.secret-rotated", "again")
+
+
+def test_a_rotation_is_about_what_was_seen_and_about_one_that_signs(store, clock):
+    targets.create_target(
+        name="ops", kind="webhook", address="https://a.example.org/x", hint="h", by=SYSTEM
+    )
+    targets.create_target(name="mail", kind="apprise", address="mailto://x", hint="h", by=SYSTEM)
+    with pytest.raises(VersionConflict):
+        targets.rotate_secret(name="ops", version=7, reason="x", by=SYSTEM)
+    with pytest.raises(Invalid):
+        targets.rotate_secret(name="mail", version=1, reason="x", by=SYSTEM)
+    with pytest.raises(NotFound):
+        targets.rotate_secret(name="none", version=1, reason="x", by=SYSTEM)
+    with pytest.raises(NotAllowed):
+        targets.rotate_secret(name="ops", version=1, reason="x", by=ANA)

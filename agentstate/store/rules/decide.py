@@ -39,6 +39,7 @@ from agentstate.store.commands import (
     Reserve,
     Result,
     RevokeKey,
+    RotateSecret,
     SetCheckpoint,
     SignalRun,
     SnoozeAlert,
@@ -86,6 +87,7 @@ from agentstate.store.rules.deciding.targets import (
     create_target,
     delete_target,
     resend_delivery,
+    rotate_secret,
     try_target,
 )
 from agentstate.store.rules.deciding.workers import announce_worker, drain_worker
@@ -142,6 +144,7 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     ChangeRule: change_rule,
     CreateTarget: create_target,
     ChangeTarget: change_target,
+    RotateSecret: rotate_secret,
     DeleteTarget: delete_target,
     TryTarget: try_target,
     ResendDelivery: resend_delivery,

@@ -12,13 +12,16 @@ from agentstate.store.commands import (
     DeleteTarget,
     DeliveryQueued,
     ResendDelivery,
+    RotateSecret,
+    SecretRotated,
     TargetChanged,
     TargetCreated,
     TargetDeleted,
     TryTarget,
 )
-from agentstate.store.delivering import ATTEMPTS, TARGETS_MAX, TargetRow, id_told
+from agentstate.store.delivering import ATTEMPTS, TARGETS_MAX, WEBHOOK, TargetRow, id_told
 from agentstate.store.errors import Exists, Invalid, NotFound, VersionConflict
+from agentstate.store.payloads import moment
 from agentstate.store.rules.deciding.desk import Deciding
 
 OFF_BY_HAND = "switched off by {by}: {reason}"
@@ -66,6 +69,24 @@ def change_target(ask: ChangeTarget, on: Deciding) -> TargetChanged:
         version=changed.version,
         at=on.draft.now,
     )
+
+
+def rotate_secret(ask: RotateSecret, on: Deciding) -> SecretRotated:
+    on.by.need("admin")
+    target = _as_seen(ask.name, ask.version, on)
+    if target.kind != WEBHOOK:
+        raise Invalid("name", f"{ask.name} signs nothing: only webhooks have a secret")
+    version = target.version + 1
+    values = {"id": target.id, "secret": ask.secret, "version": version}
+    on.draft.writes.other.append(("rotate-secret", values))
+    on.act(
+        "target.secret-rotated",
+        ask.name,
+        reason=ask.reason,
+        after={"old_until": moment(ask.old_until)},
+        expected={"version": ask.version},
+    )
+    return SecretRotated(name=ask.name, version=version, old_until=ask.old_until, at=on.draft.now)
 
 
 def delete_target(ask: DeleteTarget, on: Deciding) -> TargetDeleted:
