@@ -149,7 +149,8 @@ def test_axe_finds_nothing_where_nothing_is_or_something_failed(
             "forms => forms.forEach(f => { f.noValidate = true })"
         )
         page.get_by_role("button", name=button).last.click()
-        expect(page.locator("[aria-invalid=true], [role=alert]").first).to_be_visible()
+        told = page.locator("[aria-invalid=true], [role=alert]").first
+        expect(told).to_be_visible(timeout=30_000)
         look(f"{address}, wrong")
     for address, (module, name) in FAILING.items():
         monkeypatch.setattr(module, name, too_slow)
