@@ -18,7 +18,7 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
     page.goto("/runs")
 
     # Suggestions complete what is typed at the end; the list opens under a chip for each filter.
-    page.locator("#q").press_sequentially("ta")
+    page.locator("#q").fill("ta")
     expect(page.locator("#q-list option")).to_have_count(2, timeout=20_000)
     assert options(page) == ["task:", "tag:"]
     page.locator("#q").fill("task:hello st")
@@ -109,5 +109,7 @@ def test_without_scripts_the_same_is_done_with_full_pages(store, clock, open_win
     expect(page.locator("#rows tr")).to_have_count(1)
     page.locator("summary[aria-label=Columns]").click()
     page.get_by_label("Tags").check()
+    page.get_by_label("Events").uncheck()
     page.get_by_role("button", name="Show these").click()
+    page.wait_for_url("**columns=tags**")
     expect(page.locator("#run-a")).to_contain_text("night")
