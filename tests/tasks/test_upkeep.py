@@ -194,7 +194,7 @@ ALL = (
 )
 
 
-def test_every_task_leaves_a_heartbeat_and_no_transaction_open():
+def test_every_task_leaves_a_heartbeat_and_no_transaction_open(clock):
     upkeep._MOVING = FrequentBeat("move feed")
     for task in ALL:
         task()
@@ -212,7 +212,7 @@ def test_every_task_leaves_a_heartbeat_and_no_transaction_open():
     }
 
 
-def test_every_job_says_how_far_behind_it_is(settings):
+def test_every_job_says_how_far_behind_it_is(clock):
     upkeep._MOVING = FrequentBeat("move feed")
     for task in (*ALL, evaluate_alerts, deliver_alerts):
         task()
