@@ -49,7 +49,7 @@ def export(request: ConsoleRequest) -> HttpResponseBase:
 
 def chosen(request: ConsoleRequest) -> list[str]:
     """The keys that a form sends, each once, as many as can be chosen."""
-    keys = [*request.POST.getlist("key"), *request.POST.get("keys", "").split("\n")]
+    keys = [*request.POST.get("keys", "").split("\n"), *request.POST.getlist("key")]
     told = dict.fromkeys(key.strip() for key in keys if "\0" not in key)
     return [key for key in told if key][:KEYS_MAX]
 

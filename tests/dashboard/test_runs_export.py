@@ -53,7 +53,7 @@ def test_what_is_ticked_is_exported_and_nothing_else(store, viewer):
 
     answer = viewer.post("/runs/-/export", {"format": "csv", "key": ["b"], "keys": "a\nb\nnone\n"})
 
-    assert [row["key"] for row in sheet(answer.getvalue().decode())] == ["b", "a"]
+    assert [row["key"] for row in sheet(answer.getvalue().decode())] == ["a", "b"]
 
 
 def test_no_cell_is_a_formula(store, viewer):
