@@ -26,7 +26,7 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
     assert options(page) == ["task:hello status:"]
     page.locator("#q").fill("task:hello")
     page.keyboard.press("Enter")
-    expect(page.get_by_label("Remove task:hello")).to_be_visible()
+    expect(page.get_by_label("Remove task:hello")).to_be_visible(timeout=20_000)
 
     # Ticks: one, then all up to another; they stay through a change of a row and another page.
     page.locator("#rows").wait_for()
@@ -63,7 +63,7 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
     page.get_by_role("link", name="Keep this list…").click()
     page.get_by_label("Name").fill("Hello")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("Kept as Hello.")).to_be_visible()
+    expect(page.get_by_text("Kept as Hello.")).to_be_visible(timeout=20_000)
     expect(page.locator(".view-name")).to_have_text("Hello")
 
     # A field as a control: what is there, with its number, loaded when it is opened.
@@ -71,7 +71,7 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
     night = page.locator("#facets").get_by_role("link", name="night 30")
     night.click()
     page.wait_for_url("**tag%3Anight**")
-    expect(page.locator("#rows tr")).to_have_count(30)
+    expect(page.locator("#rows tr")).to_have_count(30, timeout=20_000)
 
     # A run of the list, the next one in it, and another by its name.
     page.keyboard.press("j")
@@ -84,6 +84,7 @@ def test_a_list_is_filtered_ticked_kept_and_walked_through_by_keyboard(store, cl
     page.keyboard.press("Control+k")
     page.keyboard.type("job-0")
     page.keyboard.press("Enter")
+    page.wait_for_url("**/jump?to=job-0")
     expect(page.get_by_role("heading", name="What may be meant")).to_be_visible()
     page.get_by_role("link", name="job-07").click()
     page.wait_for_url("**/runs/job-07")
