@@ -31,7 +31,7 @@ COMPARED_CHARS_MAX, COMPARED_LINES_MAX = 60_000, 2_000
 CONTEXT_LINES = 3
 EXCERPTS_MAX, EXCERPT_CHARS = 20, 160
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\\Z)?|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _FILE = re.compile(
     r"^(diff |index [0-9a-f]|--- |\+\+\+ |new file mode|deleted file mode|rename |sim)"
@@ -94,10 +94,13 @@ def preview(text: str, find: str = "") -> SafeString:
         following = found[at + 1] if at + 1 < len(found) else ""
         if piece in ("[", "{") and following in ("]", "}") and at:
             pieces.append('<span class="p-name">\u2013</span>')  # an empty list or object
-        if piece in "{}[],:" or length > PREVIEW_CHARS:
+        if piece in "{}[],:":
             continue
+        if length > PREVIEW_CHARS:
+            break
         is_name = following == ":"
-        plain = " ".join(_unquoted(piece).split())[: PREVIEW_CHARS - length + 1]
+        text = _unquoted(piece[: 2 * PREVIEW_CHARS])
+        plain = " ".join(text.split())[: PREVIEW_CHARS - length + 1]
         length += len(plain) + 2
         kind, ending = ("p-name", ":") if is_name else ("p-value", "")
         pieces.append(f'<span class="{kind}">{marked(plain, find)}{ending}</span>')
@@ -257,6 +260,16 @@ def members(text: str, find: str = "") -> list[Member] | None:
     return _read(cut, 0, find, deep=0)
 
 
+def marks_in(told: list[Member]) -> int:
+    """How often what was looked for stands in what is read."""
+    return sum(
+        (one.text or "").count("<mark>")
+        + (one.shown or "").count("<mark>")
+        + marks_in(one.members or [])
+        for one in told
+    )
+
+
 def _worth_reading(cut: Cut, place: int) -> bool:
     return any(
         _is_long(cut.tokens[at]) and cut.at(at + 1) != ":"
@@ -380,4 +393,10 @@ def _unquoted(piece: str) -> str:
     try:
         return str(json.loads(piece, strict=False))
     except ValueError:
-        return piece[1:].replace("\\n", " ").replace('\\"', '"')
+        # Cut off, perhaps in the middle of an escape, which is six characters at most.
+        for cut in range(min(6, len(piece))):
+            try:
+                return str(json.loads(f'{piece[: len(piece) - cut]}"', strict=False))
+            except ValueError:
+                continue
+    return piece[1:]

@@ -21,7 +21,7 @@ from dashboard.queries.clock import TooSlow, at_most
 
 EVENTS_SHOWN = 200
 # Of a view that puts several in a row, so many are read.
-EVENTS_GROUPED = 600
+EVENTS_GROUPED = 300
 PREVIEW_CHARS = 600
 RAW_CHARS = 4_000
 # So much of a payload stands before what was looked for.

@@ -26,8 +26,11 @@ def said(line: EventLine, find: str) -> SafeString:
 
 @register.filter
 def raw(line: EventLine, find: str) -> SafeString:
-    """A payload as it was sent, in as many lines as it takes."""
-    return mark_safe(payloads.marked(line.preview or "", find))  # noqa: S308  it was escaped
+    """A payload as it was sent, in as many lines as it takes; where it is cut, an ellipsis."""
+    text = line.preview or ""
+    before = "\u2026" if line.excerpt else ""
+    after = "\u2026" if not line.excerpt and len(text.encode()) < line.octets else ""
+    return mark_safe(before + payloads.marked(text, find) + after)  # noqa: S308  it was escaped
 
 
 @register.filter

@@ -190,10 +190,10 @@ def show_payload(request: ConsoleRequest, event: Event) -> dict[str, Any]:
         return shown | {"view": "head", "text": head, "places": places, "found": len(places)}
     readable = payloads.members(event.data, find)
     view = "json" if request.GET.get("view") == "json" or readable is None else "read"
-    pretty = payloads.pretty(event.data, find) if view == "json" or find else ""
+    pretty = payloads.pretty(event.data, find) if view == "json" else ""
     return shown | {
         "view": view,
         "members": readable,
-        "pretty": pretty if view == "json" else "",
-        "found": pretty.count("<mark>"),
+        "pretty": pretty,
+        "found": pretty.count("<mark>") if view == "json" else payloads.marks_in(readable or []),
     }

@@ -47,7 +47,7 @@ def test_a_run_is_looked_at_closely_with_pointer_and_keys(store, clock, window):
     page.wait_for_url("**find=Kolkata*")
     expect(page.locator("#events mark").first).to_have_text("Kolkata")
     page.locator("#events a").first.click()
-    expect(page.locator("#pane mark").first).to_have_text("Kolkata")
+    expect(page.locator("#pane mark").first).to_have_text("Kolkata", timeout=20_000)
     with page.expect_navigation():
         page.keyboard.press("d")
     expect(page.locator(".state .is-changed").first).to_be_visible()

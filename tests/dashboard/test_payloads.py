@@ -160,3 +160,11 @@ def test_a_preview_may_end_anywhere():
 
     for length in range(len(whole)):
         payloads.preview(whole[:length])
+
+
+def test_a_text_that_was_cut_is_shown_as_far_as_it_goes():
+    whole = '{"out":"one\\r\\n\\ttwo \\u202e three \\"four\\""}'
+
+    for length in range(8, len(whole)):
+        shown = unescape(strip_tags(payloads.preview(whole[:length])))
+        assert "\\" not in shown, (length, shown)
