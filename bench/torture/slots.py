@@ -194,9 +194,9 @@ def check_sights(
 ) -> Iterator[Finding]:
     """What callers saw of the whole: its cap of that version, a sum that time allows, and a refusal
     only without room."""
-    caps = list(
-        accumulate((e.cap for e in family.whole.entries), lambda a, b: a if b is None else b)
-    )
+    caps: list[int] = []  # after each line; the first one opens the budget with its cap
+    for entry in family.whole.entries:
+        caps.append(caps[-1] if entry.cap is None else entry.cap)
     for op in ops:
         told = op.answer
         if "version" not in told or (op.replayed and op.outcome != OK):
