@@ -14,8 +14,11 @@ def test_a_run_is_looked_at_closely_with_pointer_and_keys(store, clock, window):
     page.goto("/runs/checkout-42")
 
     # A drag over a timeline draws that part, with all of the run in small above it.
+    page.locator("#live[data-state=live]").wait_for()
     page.locator("svg[data-knots]").wait_for()
-    box = page.locator("svg[data-knots]").bounding_box()
+    box = page.evaluate(
+        "document.querySelector('svg[data-knots]').getBoundingClientRect().toJSON()"
+    )
     height = box["y"] + box["height"] - 12
     page.mouse.move(box["x"] + box["width"] * 0.2, height)
     page.mouse.down()
