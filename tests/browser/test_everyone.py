@@ -116,7 +116,6 @@ ASKING = {
     "/runs/ticket-77/pause": "Pause",
     "/runs/ticket-77/signal": "Signal",
     "/runs/ticket-77/edit": "Save",
-    "/alerts/overdue-runs/snooze": "Snooze",
 }
 FAILING = {
     "/leases": (leases, "read_board"),
