@@ -13,7 +13,7 @@ from agentstate.store.commands import AcknowledgeAlert, SnoozeAlert
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import alerts as queries
 from dashboard.queries.alerts import Line
 from dashboard.queries.clock import database_now
@@ -23,6 +23,7 @@ LOST = "The form has lost what you saw. Send it again."
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """The board. How old it is is said, also when nobody evaluates any more."""
     board = queries.read()

@@ -24,7 +24,7 @@ from dashboard import cursors
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import budgets as queries
 from dashboard.queries.budgets import RefusedCharge
 from dashboard.queries.clock import database_now
@@ -34,6 +34,7 @@ from dashboard.templatetags.console import number
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """The list: `after` a name among the shared ones."""
     now = database_now()
@@ -98,6 +99,7 @@ def describe(request: ConsoleRequest, found: Budget) -> dict[str, Any]:
 
 @require_safe
 @page
+@shared
 def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> HttpResponseBase:
     """One budget: `after` the place in its ledger."""
     found = read_budget(name, key)

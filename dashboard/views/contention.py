@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard import charts, sentences
 from dashboard.families import FAMILIES
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import contention as queries
 from dashboard.queries.clock import TooSlow, at_most, database_now
 
@@ -24,6 +24,7 @@ READ_MS = 3_000
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """`window` is 1h or 24h."""
     window = request.GET.get("window", "1h")

@@ -20,7 +20,7 @@ from agentstate.store.errors import HolderChanged, Invalid, LeaseHeld, NotAllowe
 from dashboard import cursors
 from dashboard.access import Verdict, allowed_actions
 from dashboard.forms import form_circumstances, one_line, whole
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import leases as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import UnitStory
@@ -31,6 +31,7 @@ HOLD_OFF_SECONDS_MAX = 86_400
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """The board: `owner` how the holder's name begins, `only` those in one state, `after` the
     place among the live ones."""
@@ -61,6 +62,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
 
 @require_safe
 @page
+@shared
 def show_unit(request: ConsoleRequest, unit: str) -> HttpResponseBase:
     """One unit: who has it, who had it, what was done to it and what it refused."""
     story = read_story(unit)

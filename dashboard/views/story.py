@@ -22,7 +22,7 @@ from agentstate.store.states import TERMINAL
 from dashboard import sentences
 from dashboard.access import MOVES, allowed_actions
 from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import story as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.events import read_event
@@ -154,6 +154,7 @@ def payload(request: ConsoleRequest, key: str, seq: int) -> HttpResponseBase:
 
 @require_safe
 @page
+@shared
 def refresh(request: ConsoleRequest, key: str) -> HttpResponseBase:
     """What is new on an open page: the head, and the events after a number."""
     head = read_head(key)
@@ -185,6 +186,7 @@ def describe_live(request: ConsoleRequest, head: Head) -> dict[str, Any]:
 
 @require_safe
 @page
+@shared
 def show_timeline(request: ConsoleRequest, key: str) -> HttpResponseBase:
     """The timeline alone, for an open page."""
     head = read_head(key)

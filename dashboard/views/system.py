@@ -13,7 +13,7 @@ from agentstate.store import reads, retention
 from agentstate.store.policy import POLICY
 from agentstate.store.reference import MEANINGS
 from agentstate.store.states import MOVES, OPERATOR_MOVES, Status
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import system as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.panels import read_panels
@@ -30,6 +30,7 @@ PANELS = {
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """`show`: health, or the rules that the store goes by."""
     if request.GET.get("show") == "rules":

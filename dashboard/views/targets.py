@@ -20,7 +20,7 @@ from agentstate.store.targets import NewTarget, Target
 from dashboard.access import NEEDS_ADMIN, allowed_actions
 from dashboard.asking import Done, attempt, carry_out, form_context, read_reason
 from dashboard.forms import form_circumstances, one_line, whole
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import targets as queries
 from dashboard.queries.clock import database_now
 
@@ -29,6 +29,7 @@ LOST = "The form has lost what you saw. Send it again."
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """All targets, and the log; `before`: the delivery to go on from."""
     board = queries.read(before=request.GET.get("before") or None)

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from agentstate.store.commands import DrainWorker, RevokeKey
 from dashboard.access import Verdict, allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import workers as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.panels import read_panels
@@ -24,6 +24,7 @@ DRAINS = ("drain", "stop-draining")
 
 @require_safe
 @page
+@shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """The list: `after` the name to go on from."""
     now = database_now()
