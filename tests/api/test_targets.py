@@ -134,3 +134,25 @@ def test_a_deleted_one_is_gone(api, target):
         404,
         "not-found",
     )
+
+
+def rotate(api, name="ops", *, version=1, reason="it was in a chat", **headers):
+    sent = {"version": version, "reason": reason}
+    return api.post(f"/alert-targets/{name}/rotate", sent, **headers)
+
+
+def test_a_rotated_secret_is_another_one_and_shown_once(api, target):
+    first = rotate(api, Idempotency_Key="k")
+    again = rotate(api, Idempotency_Key="k")
+    assert (first.status, first["version"]) == (200, 2), first.text
+    assert first["secret"].startswith("whsec_")
+    assert first["secret"] != target["secret"]
+    assert (again["secret"], again.headers["Idempotent-Replayed"]) == (None, "true")
+    assert rotate(api, version=2)["version"] == 3
+
+
+def test_a_rotation_is_about_what_was_seen_and_for_admins(api, with_scopes, target):
+    assert rotate(api, version=7).refused == (412, "version-conflict")
+    assert rotate(api, "none").refused == (404, "not-found")
+    assert rotate(api, reason="").refused == (422, "invalid")
+    assert rotate(with_scopes("read", "operate", "override")).refused == (403, "not-allowed")
