@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import Q, QuerySet
 
@@ -261,13 +262,21 @@ def _count_all(
     rows: dict[Status, QuerySet[Run, Any]], *, milliseconds: int | None = None
 ) -> list[int]:
     """One statement for all of them. Raises TooSlow."""
-    compiled = [found.query.sql_with_params() for found in rows.values()]
+    compiled = [_compiled(found) for found in rows.values()]
     counts = ", ".join(_COUNT_OF.format(sql) for sql, _ in compiled)
     with at_most(milliseconds or COUNTS_MS), connection.cursor() as cursor:
         # Composed of what the ORM compiled; its values stay parameters.
         values = [value for _, found in compiled for value in found]
         cursor.execute("SELECT " + counts, values)
         return list(cursor.fetchone())
+
+
+def _compiled(found: QuerySet[Run, Any]) -> tuple[str, Sequence[Any]]:
+    """As SQL; where the ORM sees by itself that nothing can match, one that finds nothing."""
+    try:
+        return found.query.sql_with_params()
+    except EmptyResultSet:
+        return "SELECT WHERE false", ()
 
 
 def _count_one(rows: QuerySet[Run, Any], *, milliseconds: int | None = None) -> int | None:

@@ -202,3 +202,19 @@ def test_counts_that_need_longer_come_after_the_rows(three, viewer, monkeypatch)
     assert "All 2" in Page(viewer.get(later)).text
     refreshed = Page(viewer.get("/runs/-/refresh", {"q": "task:upgrade"}))
     assert "statuses" not in refreshed.ids
+
+
+NOTHING = (
+    "worker:nobody", "worker:nobody status:live", "-worker:nobody tag:zz", "lease:lapsed tag:zz",
+    "tag:zz", "parent:zz", "key:zz", "task:zzz", "overdue:yes", "attr.zz:1", "conflicts:>900",
+    "zzz", "budget:>99%", "since:1s status:done",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", NOTHING)
+def test_what_matches_nothing_is_a_page_that_says_so(three, viewer, asked):
+    page = show(viewer, q=asked)
+    assert page.status == 200
+    assert not page.rows()
+    for part in ("refresh", "filter", "counts"):
+        assert viewer.get(f"/runs/-/{part}", {"q": asked}).status_code in (200, 204)
