@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
@@ -51,6 +52,9 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield launched
+        # Django finds the connection that was used beside Playwright's loop only as long as there
+        # is one; left open it would be counted, and keep the database from being dropped.
+        connections.close_all()
         launched.close()
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
