@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 USUAL = "not long and not brokers"
 NO_TESTS = 5  # pytest's exit code when none was chosen
 BROKERS = 3
-WORKERS = 2  # of pytest-xdist; each has a database of its own
+# Of pytest-xdist; each has a database of its own. More than cores: many tests wait for real leases.
+WORKERS = 3
 # What another PostgreSQL could change: everything that talks to it, but for browsers and starts.
 # Where SQL is written; the API and the client ask the store alone.
 OF_THE_DATABASE = ("store", "live", "tasks", "dashboard")
@@ -48,7 +49,7 @@ def test_long(arguments: Sequence[str]) -> int:
     """`./run test-long`: those of many cases side by side, then, each by itself, real crashes and
     real time-outs."""
     codes = (
-        pytest(["-m", "long and many and not brokers", *arguments], workers=WORKERS + 1),
+        pytest(["-m", "long and many and not brokers", *arguments], workers=WORKERS),
         pytest(["-m", "long and not many and not brokers", *arguments], workers=0),
     )
     failed = [code for code in codes if code not in (0, NO_TESTS)]

@@ -1,8 +1,12 @@
 """Hostile text in a real browser: it is shown, it sends nothing, and it breaks no layout."""
 
+import pytest
+
 from agentstate.store.commands import NewEvent
 from agentstate.store.payloads import dump
 from tests.store.asking import ANA
+
+pytestmark = [pytest.mark.long, pytest.mark.many]
 
 MARKUP = "<img src=/evil-image onerror=fetch('/evil')>"
 HTMX = '"><b hx-get="/evil-htmx" hx-trigger="load">x</b>'

@@ -11,6 +11,8 @@ from playwright.sync_api import expect
 
 from agentstate.store.commands import CreateBudget, NewBudget
 
+pytestmark = [pytest.mark.long, pytest.mark.many]
+
 # What acts must not stand in what is exchanged under the pointer; a link to a page that asks may.
 BUTTONS = "button:not([type=button]), input:not([type=checkbox])"
 ACTING = f":is([data-patch], [data-rows]) :is(form, {BUTTONS})"

@@ -1,11 +1,14 @@
 """A run looked at closely: its timeline dragged over, its events narrowed, states compared."""
 
+import pytest
 from playwright.sync_api import expect
 
 from agentstate.store.commands import NewEvent
 from agentstate.store.payloads import dump
 from tests.browser.scene import Scene
 from tests.store.asking import ANA
+
+pytestmark = [pytest.mark.long, pytest.mark.many]
 
 
 def test_a_run_is_looked_at_closely_with_pointer_and_keys(store, clock, window):

@@ -10,6 +10,8 @@ import pytest
 
 from tests.client.waiting import wait_for
 
+pytestmark = [pytest.mark.long, pytest.mark.many]
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 # What a worker's author would write; the second half looks at what the plugin left alone.

@@ -494,6 +494,8 @@ class Hammer:
     writers_left = 2
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_emptied_again_and_again_among_readers_and_writers_pages_end_up_right(transactional_db):
     client = Client()
     client.force_login(person("ana", "operator"))

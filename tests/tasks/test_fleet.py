@@ -74,6 +74,8 @@ def wait_until(holds, within_seconds=20):
     return found
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_killed_workers_are_recovered_late_ones_fenced_and_everything_adds_up(live_server, key):
     since = reads.now()
     fleet = start(live_server.url, key, "--workers", "3")
@@ -117,6 +119,8 @@ def test_a_fleet_that_is_killed_takes_its_workers_with_it(live_server, key):
     assert wait_until(lambda: not [pid for pid in workers if Path(f"/proc/{pid}").exists()])
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_a_shift_is_a_celery_task_too(live_server, key, monkeypatch):
     monkeypatch.setenv("AGENTSTATE_KEY", key)
     work_shift.apply(
@@ -172,6 +176,8 @@ def test_a_stop_ends_a_wait_at_once():
     assert time.monotonic() - began < 1
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_a_run_that_kills_every_worker_is_failed_and_the_fleet_goes_on(live_server, key, tmp_path):
     scenario = tmp_path / "poison.toml"
     scenario.write_text(
