@@ -154,9 +154,10 @@ def _two(large: int, unit: str, small: int, part: str) -> str:
 
 
 @register.filter
-def number(value: int | None) -> str:
-    """All digits, in groups of three by a thin space that does not break."""
-    return NOTHING if value is None else f"{value:,}".replace(",", "\u202f")
+def number(value: int | str | None) -> str:
+    """All digits, in groups of three by a thin space that does not break. Nothing, which is also
+    what a template has of a panel that failed, is a dash."""
+    return NOTHING if value is None or value == "" else f"{value:,}".replace(",", "\u202f")
 
 
 @register.filter

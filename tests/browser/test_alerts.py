@@ -78,7 +78,7 @@ def test_an_alert_is_acknowledged_and_leads_to_what_it_is_about(scene, open_wind
     assert rows("SELECT acknowledged_why FROM agentstate_alert WHERE rule = 'overdue-runs'") == [
         ("the owner is asked",)
     ]
-    alert.get_by_role("link", name="Overdue runs").click()
+    alert.get_by_role("link", name="Overdue runs", exact=True).click()
     page.wait_for_url("**/runs?q=overdue**")
 
 

@@ -299,4 +299,4 @@ def test_the_api_does_what_the_model_does(clock):
 @pytest.mark.long
 @pytest.mark.many
 def test_the_api_does_what_the_model_does_in_many_stories(clock):
-    check_machine(clock, examples=80, steps=50)
+    check_machine(clock, examples=50, steps=50)
