@@ -49,11 +49,16 @@ def test_long(arguments: Sequence[str]) -> int:
     """`./run test-long`: those of many cases side by side, then, each by itself, real crashes and
     real time-outs."""
     codes = (
-        pytest(["-m", "long and many and not brokers", *arguments], workers=WORKERS),
-        pytest(["-m", "long and not many and not brokers", *arguments], workers=0),
+        pytest(["-m", "long and many and not brokers and not deep", *arguments], workers=WORKERS),
+        pytest(["-m", "long and not many and not brokers and not deep", *arguments], workers=0),
     )
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     return failed[0] if failed else min(codes)
+
+
+def test_deep(arguments: Sequence[str]) -> int:
+    """`./run test-deep`: those that take minutes of a processor each."""
+    return pytest(["-m", "deep", *arguments])
 
 
 def test_pg15(arguments: Sequence[str]) -> int:

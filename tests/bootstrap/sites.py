@@ -80,6 +80,8 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTSTATE")}
     for name in ("DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE"):
         kept.pop(name, None)
+    # Nobody waits for the second web process; where it is the point, a test asks for it.
+    kept["AGENTSTATE_STANDBY"] = "no"
     return kept | {"AGENTSTATE_HOME": str(home), "PYTHONPATH": f"{ROOT}:{ROOT}/client/src"} | more
 
 

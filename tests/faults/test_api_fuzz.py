@@ -8,7 +8,7 @@ from tests.bootstrap.sites import run
 
 
 @pytest.mark.long
-@pytest.mark.many
+@pytest.mark.deep
 def test_input_made_from_openapi_finds_nothing(open_folder):
     home = open_folder / "home"
     done = run(home, "test-api-fuzz", "--seed", "7", "--examples", "1")

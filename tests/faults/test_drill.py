@@ -15,7 +15,7 @@ ROW = r"^  {name} +([\d.]+) s +(?:[\d.]+ s|before) +([\d.]+) s   \S"
 
 
 @pytest.mark.long
-@pytest.mark.many
+@pytest.mark.deep
 def test_each_incident_is_shown_told_and_resolved(open_folder):
     home = open_folder / "home"
     done = run(home, "drill")

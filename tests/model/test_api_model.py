@@ -297,6 +297,6 @@ def test_the_api_does_what_the_model_does(clock):
 
 
 @pytest.mark.long
-@pytest.mark.many
+@pytest.mark.deep
 def test_the_api_does_what_the_model_does_in_many_stories(clock):
     check_machine(clock, examples=50, steps=50)
