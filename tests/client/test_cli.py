@@ -122,10 +122,15 @@ def terminal(environment) -> Iterator[Callable[..., Terminal]]:
 
 @contextmanager
 def following(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+    # Who started the tests may ignore Ctrl-C, as a background job does, and children inherit that.
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, kept)
     try:
         yield process
     finally:
