@@ -205,9 +205,10 @@ def web_child(listener: socket.socket) -> Child:
     from django.conf import settings
 
     descriptor = listener.fileno()
+    waits = ["--when-told"] if settings.AGENTSTATE_STANDBY else []
     return Child(
         name="web",
-        command=[sys.executable, "-m", "agentstate.web", str(descriptor), "--when-told"],
+        command=[sys.executable, "-m", "agentstate.web", str(descriptor), *waits],
         log=log_of("web"),
         environment={"AGENTSTATE_PROCESS": "web"},
         pass_fds=(descriptor,),
