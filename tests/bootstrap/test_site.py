@@ -17,7 +17,7 @@ from tests.bootstrap.sites import Site, begin, end, run, wait_for_start
 
 @pytest.fixture
 def site(open_folder) -> Iterator[Site]:
-    site = begin(open_folder / "home", "serve", "--port", "0", AGENTSTATE_STANDBY="yes")
+    site = begin(open_folder / "home", "serve", "--port", "0")
     try:
         wait_for_start(site)
         yield site
