@@ -149,7 +149,7 @@ def _hot(one: HotRun) -> Card:
         said=f"{one.key} is hot: {share} % of {number(figures.writes)} writes met another writer"
         " first in 5 min",
         cause=" ".join(filter(None, (_fought_over(one), _who_meets(one)))),
-        cure=cure_of(column[0]) if column and is_clear else BY_NAME["conflict"].cure,
+        cure=sentences.cure_of(column[0]) if column and is_clear else BY_NAME["conflict"].cure,
         step=Step(label="Put a brake on it…", address=reverse("run-brake", args=[one.key])),
         about=(
             run_link(one.key),
@@ -170,15 +170,6 @@ def _who_meets(one: HotRun) -> str:
     if len(names) < 2:
         return f"Most come from {names[0]}." if names else ""
     return f"{names[0]} and {names[1]} meet most often."
-
-
-def cure_of(column: str) -> str:
-    """What usually helps where writers meet on this column."""
-    if column.startswith("counters."):
-        return f"Make {column} an add: adds never conflict."
-    if column.startswith(("attrs", "notes", "tags")):
-        return f"Expect {column} alone instead of the whole version, or let one worker write it."
-    return BY_NAME["conflict"].cure
 
 
 def dry(found: list[Line], now: datetime) -> list[Card]:

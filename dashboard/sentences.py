@@ -181,10 +181,15 @@ def cure_of_contention(found: Contention) -> str:
     row = max(found.columns, key=lambda one: one.conflicts, default=None)
     if row is None or row.conflicts < MOST_PART * found.columns_of:
         return "Begin with the darkest row of the map below, and with what is on top of each list."
-    if row.name.startswith("counters."):
-        return f"Make {row.name} an add: adds never conflict."
-    if row.name.startswith(("attrs", "notes", "tags")):
-        return f"Expect {row.name} alone instead of the whole version, or let one worker write it."
+    return cure_of(row.name)
+
+
+def cure_of(column: str) -> str:
+    """What usually helps where writers meet on this column."""
+    if column.startswith("counters."):
+        return f"Make {column} an add: adds never conflict."
+    if column.startswith(("attrs", "notes", "tags")):
+        return f"Expect {column} alone instead of the whole version, or let one worker write it."
     return BY_NAME["conflict"].cure
 
 

@@ -47,6 +47,21 @@ def test_bounds_are_changed_once_and_the_board_goes_by_them(api):
         None, 1, "too many at night")  # fmt: skip
 
 
+def test_new_bounds_are_judged_by_from_then_on(clock, api):
+    api.create("late", deadline_at=(clock.now + timedelta(seconds=10)).isoformat())
+    clock.advance(seconds=10)
+    alerts.evaluate_all()
+    assert state_of(api) == "alert"
+    change(api, warn=2, alert=5)
+    clock.advance(minutes=5)  # good again only after a while
+    alerts.evaluate_all()
+    assert state_of(api) == "ok"
+
+
+def state_of(api):
+    return next(i["state"] for i in api.get("/alerts")["items"] if i["rule"] == "overdue-runs")
+
+
 def test_null_is_never_and_what_is_left_out_stays(api):
     assert change(api, warn=0.5).json["alert"] == 1
     asked = {"version": 1, "alert": None, "reason": "x"}
@@ -58,7 +73,8 @@ def test_null_is_never_and_what_is_left_out_stays(api):
 @pytest.mark.parametrize(
     "bounds",
     [{"alert": -1}, {"alert": "5"}, {"alert": True}, {"warn": 5, "alert": 5}, {"alert": 1e300},
-     {"alert": 0}, {"warn": None, "alert": None}, {"limit": 5}],
+     {"alert": 0}, {"warn": None, "alert": None}, {"limit": 5}, {"warn": 9, "alert": 2},
+     {"alert": "many"}, {"alert": 5, "reason": ""}],
 )  # fmt: skip
 def test_bounds_that_nothing_can_be_judged_by_are_refused(api, bounds):
     assert change(api, **bounds).refused == (422, "invalid")
@@ -75,6 +91,7 @@ def test_who_may_only_read_changes_nothing(with_scopes):
     reader = with_scopes("read")
     assert reader.get("/alerts/rules").status == 200
     assert change(reader, alert=5).status == 403
+    assert change(with_scopes("read", "write"), alert=5).refused == (403, "not-allowed")
 
 
 def test_a_rule_that_is_not_there(api):
@@ -98,6 +115,7 @@ def test_a_preview_tells_the_last_day_with_both(clock, api):
     )
     assert (found["then"]["alert"], found["then"]["alerted"], found["then"]["firing_minutes"]) == (
         2.5, 0, 3)  # fmt: skip
+    assert {item["version"] for item in api.get("/alerts/rules")["items"]} == {0}
 
 
 @pytest.mark.parametrize("query", ["", "?warn=x", "?warn=-1", "?warn=5&alert=1", "?alert=nan"])

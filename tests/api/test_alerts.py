@@ -1,6 +1,5 @@
 """Alerts over the API: how they stand, and acknowledging one."""
 
-import json
 from datetime import timedelta
 
 import pytest
@@ -102,42 +101,3 @@ def test_what_cannot_be_snoozed_is_refused(firing, with_scopes):
     assert snooze(firing, reason="").refused == (422, "invalid")
     assert firing.post("/alerts/overdue-runs/snooze", {"version": 1, "reason": "x"}).status == 422
     assert snooze(with_scopes("read", "write")).refused == (403, "not-allowed")
-
-
-def bound(api, rule="overdue-runs", *, version=0, reason="few are usual", **more):
-    headers = {name: more.pop(name) for name in list(more) if name[0].isupper()}
-    sent = {"version": version, "reason": reason} | more
-    return api.send("PATCH", f"/alerts/rules/{rule}", json.dumps(sent), **headers)
-
-
-def test_bounds_are_changed_once_and_judged_by_from_then_on(firing, clock):
-    first = bound(firing, alert=5, warn=2, Idempotency_Key="k")
-    again = bound(firing, alert=5, warn=2, Idempotency_Key="k")
-    assert (first.status, first["version"]) == (200, 1), first.text
-    assert again.headers["Idempotent-Replayed"] == "true"
-    rule = next(r for r in firing.get("/alerts/rules")["items"] if r["rule"] == "overdue-runs")
-    assert (rule["warn"], rule["alert"], rule["own_alert"], rule["version"]) == (2, 5, 1, 1)
-    assert (rule["changed_by"], rule["changed_why"]) == ("key:fleet", "few are usual")
-    clock.advance(minutes=5)  # good again only after a while
-    alerts.evaluate_all()
-    states = {item["rule"]: item["state"] for item in firing.get("/alerts")["items"]}
-    assert states["overdue-runs"] == "ok"
-
-
-def test_bounds_that_cannot_be_meant_or_are_not_what_was_seen_are_refused(firing, with_scopes):
-    assert bound(firing, alert=5, version=3).refused == (412, "version-conflict")
-    assert bound(firing, alert=5, reason="").refused == (422, "invalid")
-    assert bound(firing, alert=0).refused == (422, "invalid")
-    assert bound(firing, warn=9, alert=2).refused == (422, "invalid")
-    assert bound(firing, warn=None, alert=None).refused == (422, "invalid")
-    assert bound(firing, alert="many").refused == (422, "invalid")
-    assert bound(firing, "none", alert=5).refused == (404, "not-found")
-    assert bound(with_scopes("read", "write"), alert=5).refused == (403, "not-allowed")
-    assert firing.get("/alerts/rules/none/preview").refused == (404, "not-found")
-    assert firing.get("/alerts/rules/overdue-runs/preview?alert=x").refused == (422, "invalid")
-
-
-def test_a_preview_says_what_other_bounds_would_have_said(firing):
-    seen = firing.get("/alerts/rules/overdue-runs/preview?alert=5")
-    assert (seen["now"]["began"], seen["then"]["began"], seen["worst"]) == (1, 0, 1)
-    assert firing.get("/alerts/rules")["items"][0]["version"] == 0

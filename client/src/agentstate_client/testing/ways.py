@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
 from typing import IO, Any, cast
@@ -26,7 +27,7 @@ class ServerFailure(Exception):
     """The server did not start, or did not do what it was asked. The text has its own words."""
 
 
-class Way:
+class Way(ABC):
     """A server that runs, and what can be asked of it beside its API. Everything may raise
     ServerFailure.
     """
@@ -55,11 +56,13 @@ class Way:
     def release_clock(self) -> None:
         self._do("release_clock")
 
+    @abstractmethod
     def stop(self) -> None:
-        raise NotImplementedError
+        """End it, and what it keeps."""
 
+    @abstractmethod
     def _do(self, name: str, **given: Any) -> Any:
-        raise NotImplementedError
+        """Have it do what has this name, and give what comes of it."""
 
 
 class Here(Way):
