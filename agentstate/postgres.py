@@ -53,7 +53,7 @@ def django_entry(parts: dict[str, str], *, application_name: str) -> dict[str, A
     options |= {name: value for name, value in parts.items() if name not in NAMES}
     entry = {django: parts.get(libpq, "") for libpq, django in NAMES.items()}
     return entry | {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "agentstate.django_postgres",
         "OPTIONS": options,
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,

@@ -81,10 +81,11 @@ def test_a_stream_ends_with_its_session_and_holds_no_connection(site, monkeypatc
     monkeypatch.setattr(sessions, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(sessions.Watch.__init__, "__kwdefaults__", {"every_seconds": 0.1})
     monkeypatch.setattr(views, "PING_SECONDS", 0.1)
+    before = sessions_of_pages()
     streams = [Stream(site, "/live/console", cookie(f"p-{n}")) for n in range(3)]
     for stream in streams:
         assert stream.block() == ["retry: 2000"]
-    wait_for(lambda: sessions_of_pages() == 0)
+    wait_for(lambda: sessions_of_pages() <= before)
 
     Session.objects.all().delete()
 
@@ -121,11 +122,14 @@ def streams_open() -> int:
 
 
 def sessions_of_pages() -> int:
-    """Connections of the server beside this test's own and those that listen or check."""
+    """Connections of this process beside this test's own and those that listen or check.
+
+    Threads of tests before it may keep one for a minute.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND application_name = %s",
             [connection.settings_dict["OPTIONS"]["application_name"]],
         )
-        return max(0, cursor.fetchone()[0] - 1)  # the mover's
+        return max(1, cursor.fetchone()[0])  # the mover's
