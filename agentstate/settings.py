@@ -58,7 +58,6 @@ INSTALLED_APPS = [
     "tasks",
     "django.contrib.auth",
     "django.contrib.contenttypes",
-    "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
@@ -193,6 +192,8 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
+SESSION_ENGINE = "dashboard.sessions"
+AUTHENTICATION_BACKENDS = ["dashboard.sessions.Backend"]
 SESSION_COOKIE_NAME = "agentstate_session"
 SESSION_COOKIE_AGE = 12 * 3600
 SESSION_COOKIE_SAMESITE = "Lax"

@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import random
 import re
 import secrets
 import statistics
@@ -36,6 +37,7 @@ from bench import filled
 
 PEOPLE = 5  # who look; each may have 50 streams
 LONG = filled.LONG_RUN
+QUIET_SECONDS = 15.0
 MARGIN_SECONDS = 5.0  # until all viewers are connected, and for what is on its way at the end
 GZIP = {"Accept-Encoding": "gzip"}
 LIVE_PART = re.compile(r"<[^>]*\sdata-live=\"[^>]*>")
@@ -46,6 +48,7 @@ def addresses(runs: int) -> dict[str, str]:
     """The pages that are measured, and in what state."""
     some, held = f"run-{runs // 2:07d}", f"run-{runs:07d}"
     return {
+        "Now": "/",
         "Runs": "/runs",
         "Runs, failed in a week": "/runs?q=status:failed+since:7d",
         "Runs, of a worker": "/runs?q=worker:worker-7",
@@ -162,7 +165,7 @@ def measure_live(client: httpx.Client, runs: int) -> None:
         "\n| live part | statements | in the database, ms | server ms | every s, hinted s |"
         "\n|---|---|---|---|---|"
     )
-    for name in ("Runs", "Run, held", "Run, 100,000 events", "Leases", "Lease", "Reclaim",
+    for name in ("Now", "Runs", "Run, held", "Run, 100,000 events", "Leases", "Lease", "Reclaim",
                  "Workers", "Contention", "Budgets", "Alerts", "System"):  # fmt: skip
         html = client.get(addresses(runs)[name]).text
         for part in live_parts(html):
@@ -213,7 +216,7 @@ def window(launched: Any, url: str, client: httpx.Client) -> Any:
 
 def measure_transfer(launched: Any, url: str, client: httpx.Client, runs: int) -> None:
     result("\n| first page, empty cache | requests | kB in all |\n|---|---|---|")
-    for name in ("Runs", "Run, 100,000 events", "Leases", "Contention"):
+    for name in ("Now", "Runs", "Run, 100,000 events", "Leases", "Contention"):
         page = window(launched, url, client)
         session = page.context.new_cdp_session(page)
         session.send("Network.enable")
@@ -231,26 +234,40 @@ def measure_transfer(launched: Any, url: str, client: httpx.Client, runs: int) -
 async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: list[int]) -> None:
     """One open page: a stream of hints, and its live parts fetched as live.js fetches them."""
     html = (await client.get(page)).text
-    parts = [part for part in live_parts(html) if "data-live-stream" in part]
+    parts = list(live_parts(html))
     due = {part["data-live"]: 0.0 for part in parts}
+
+    async def fetch(part: dict[str, str]) -> None:
+        due[part["data-live"]] = time.monotonic() + float(part.get("data-live-gap", "1"))
+        headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
+        await client.get(part["data-live"], headers=headers)
+        tally[1] += 1
+
+    async def poll(part: dict[str, str]) -> None:
+        every = float(part.get("data-live-every", "5")) * (2 if "data-live-stream" in part else 1)
+        while True:
+            await asyncio.sleep(every * random.uniform(0.9, 1.1))
+            await fetch(part)
+
     address = "/live/console" + (f"?run={run}" if run else "")
-    async with client.stream("GET", address, timeout=None) as stream:
+    async with asyncio.TaskGroup() as group, client.stream("GET", address, timeout=None) as stream:
         tally[0] += 1
+        for part in parts:
+            group.create_task(poll(part))
         async for line in stream.aiter_lines():
-            if not line.startswith("event: hint"):
-                continue
-            now = time.monotonic()
-            for part in parts:
-                if now >= due[part["data-live"]]:
-                    due[part["data-live"]] = now + float(part.get("data-live-gap", "1"))
-                    headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
-                    await client.get(part["data-live"], headers=headers)
-                    tally[1] += 1
+            if line.startswith("event: hint"):
+                for part in parts:
+                    if "data-live-stream" in part and time.monotonic() >= due[part["data-live"]]:
+                        await fetch(part)
+
+
+VIEWED = (("/runs", None), ("/runs/{}", "{}"), ("/leases", None), ("/", None))
 
 
 def viewers(url: str, sessions: list[dict[str, str]], count: int, runs: int, told: Any) -> None:
-    """A process of its own with so many open pages: a third lists of runs, a third one run each,
-    a third leases. told: a pipe that says how many are connected and how many parts were fetched.
+    """A process of its own with so many open pages: a quarter lists of runs, a quarter one run
+    each, a quarter leases, a quarter Now. told: a pipe that says how many are connected and how
+    many parts were fetched.
     """
 
     async def look() -> None:
@@ -263,7 +280,8 @@ def viewers(url: str, sessions: list[dict[str, str]], count: int, runs: int, tol
             ]  # fmt: skip
             for n in range(count):
                 key = f"run-{runs - n:07d}"
-                page, run = [("/runs", None), (f"/runs/{key}", key), ("/leases", None)][n % 3]
+                page, run = VIEWED[n % len(VIEWED)]
+                page, run = page.format(key), run and run.format(key)
                 group.create_task(_view(clients[n % len(clients)], page, run, tally))
             while True:
                 await asyncio.sleep(0.2)
@@ -284,9 +302,38 @@ WATCH = """
 """
 
 
+class Transactions:
+    """What the database is asked: a statement by itself is one, all of a page's panels are one."""
+
+    def __init__(self) -> None:
+        self.before = self._read()
+
+    def _read(self) -> tuple[float, int]:
+        from django.db import connection
+
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_stat_force_next_flush(), xact_commit + xact_rollback"
+                " FROM pg_stat_database WHERE datname = current_database()"
+            )
+            return time.monotonic(), cursor.fetchone()[1]
+
+    def per_second(self) -> float:
+        """Since it was made."""
+        (began, before), (at, now) = self.before, self._read()
+        return (now - before) / (at - began)
+
+
+def transactions_per_second(seconds: float) -> float:
+    counted = Transactions()
+    time.sleep(seconds)
+    return counted.per_second()
+
+
 def measure_visible(
     launched: Any, url: str, people: list[httpx.Client], options: argparse.Namespace, key: str
 ) -> None:
+    alone = transactions_per_second(QUIET_SECONDS)
     ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
     sessions = [dict(one.cookies) for one in people]
     looking = multiprocessing.get_context("spawn").Process(
@@ -295,11 +342,17 @@ def measure_visible(
     looking.start()
     try:
         tally = wait_for_viewers(ours, options.viewers)
+        idle = transactions_per_second(QUIET_SECONDS) - alone
+        while ours.poll():
+            tally = ours.recv()
+        fetched = tally[1]
         page = window(launched, url, people[0])
         page.goto("/runs/seen")
         page.evaluate(WATCH)
         began = time.monotonic()
+        counted = Transactions()
         committed = append_and_wait(page, url, key, options)
+        busy = counted.per_second() - alone
         while ours.poll():
             tally = ours.recv()
         seconds = time.monotonic() - began
@@ -312,7 +365,9 @@ def measure_visible(
         f"\nFrom commit to visible with {options.viewers} other pages open, {len(took)} events,"
         f" {len(missing)} not seen: p50 {statistics.median(took):.0f} ms,"
         f" p95 {percentile(took, 0.95):.0f} ms, longest {max(took):.0f} ms."
-        f" The others fetched {tally[1] / seconds:.0f} parts a second."
+        f" The others fetched {(tally[1] - fetched) / seconds:.0f} parts a second."
+        f" Transactions per second and viewer: {idle / options.viewers:.2f} while nothing is"
+        f" written, {busy / options.viewers:.2f} while {options.writes_per_second:g} a second are."
     )
 
 

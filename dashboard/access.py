@@ -59,9 +59,15 @@ def access_of(user: AbstractBaseUser | AnonymousUser) -> Access:
     """The highest role of a person; nobody's role is none, a superuser's is admin."""
     if not isinstance(user, User) or not user.is_active:
         return Access(name="", role=NO_ROLE, scopes=frozenset())
-    held = {"admin"} if user.is_superuser else set(user.groups.values_list("name", flat=True))
+    held = {"admin"} if user.is_superuser else _groups(user)
     role = next((role for role in reversed(ROLES) if role in held), NO_ROLE)
     return Access(name=user.get_username(), role=role, scopes=ROLES.get(role, frozenset()))
+
+
+def _groups(user: User) -> frozenset[str]:
+    """Their names; read with the session, if that is where the person comes from."""
+    known: frozenset[str] | None = getattr(user, "role_names", None)
+    return frozenset(user.groups.values_list("name", flat=True)) if known is None else known
 
 
 NEEDS_ADMIN = "needs the role admin"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
+from django.contrib.auth.models import Group
+from django.contrib.postgres.expressions import ArraySubquery
+from django.contrib.sessions.base_session import AbstractBaseSession, BaseSessionManager
 from django.db import models
-from django.db.models import Q
+from django.db.models import OuterRef, Q, QuerySet
 
 from dashboard import listing
 from dashboard.listing import Listing
@@ -67,3 +72,28 @@ class Look(models.Model):
     )
     looked_at = models.DateTimeField()
     before_at = models.DateTimeField(null=True)
+
+
+class SessionsWithPeople(BaseSessionManager["Session"]):
+    """Sessions as they are asked for: with the person and the names of their groups."""
+
+    def get_queryset(self) -> QuerySet[Session]:
+        groups = Group.objects.filter(user=OuterRef("user_id")).values("name")
+        found: QuerySet[Session] = super().get_queryset().select_related("user")
+        return found.annotate(roles=ArraySubquery(groups))
+
+
+class Session(AbstractBaseSession):
+    """A session at the console. Who is removed takes their sessions along."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="sessions"
+    )
+
+    objects = SessionsWithPeople()  # type: ignore[misc]
+
+    @classmethod
+    def get_session_store_class(cls) -> Any:
+        from dashboard.sessions import SessionStore
+
+        return SessionStore

@@ -16,7 +16,7 @@ from agentstate.live.hub import conninfo
 CHECK_SECONDS = 10.0
 
 STILL_IN = """
-SELECT s.session_key FROM django_session AS s
+SELECT s.session_key FROM dashboard_session AS s
 JOIN unnest(%s::text[], %s::int[]) AS open (session_key, user_id) USING (session_key)
 JOIN auth_user AS u ON u.id = open.user_id
 WHERE s.expire_date > now() AND u.is_active

@@ -544,6 +544,13 @@ class Refusal(models.Model):
         indexes = [
             models.Index(F("at").desc(), F("id").desc(), name="refusal_newest"),
             models.Index("run", F("id").desc(), name="refusal_of_run"),
+            # Those of a run's own unit are found by the run.
+            models.Index(
+                "unit",
+                F("id").desc(),
+                condition=Q(run__isnull=True, unit__isnull=False),
+                name="refusal_of_unit",
+            ),
             models.Index(
                 fields=["request_id"],
                 condition=Q(request_id__isnull=False),

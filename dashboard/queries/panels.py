@@ -28,16 +28,30 @@ class Panel[R]:
 
 def read_panel[R](read: Callable[[], R], *, milliseconds: int | None = None) -> Panel[R]:
     """Ask within the limit. A failure is the panel's own, and is logged."""
-    try:
-        with at_most(PANEL_MS if milliseconds is None else milliseconds):
-            return Panel(found=read())
-    except TooSlow:
-        return Panel(failed=SLOW)
-    except DatabaseError as broken:
-        log.warning("a panel failed: %s", (str(broken).strip() or "?").splitlines()[0])
-        return Panel(failed=BROKEN)
+    return read_panels({"": read}, milliseconds=milliseconds)[""]
 
 
-def read_panels(reads: dict[str, Callable[[], Any]]) -> dict[str, Panel[Any]]:
-    """Several panels by name, one after the other."""
-    return {name: read_panel(read) for name, read in reads.items()}
+def read_panels(
+    reads: dict[str, Callable[[], Any]], *, milliseconds: int | None = None
+) -> dict[str, Panel[Any]]:
+    """Several panels by name, one after the other: in one transaction, until one of them fails."""
+    panels: dict[str, Panel[Any]] = {}
+    waiting = list(reads.items())
+    while waiting:
+        try:
+            with at_most(PANEL_MS if milliseconds is None else milliseconds):
+                while waiting:
+                    name, read = waiting[0]
+                    panels[name] = Panel(found=read())
+                    del waiting[0]
+        except (TooSlow, DatabaseError) as failed:
+            if waiting:  # not at COMMIT: then everything was read
+                panels[waiting.pop(0)[0]] = Panel(failed=_why(failed))
+    return panels
+
+
+def _why(failed: Exception) -> str:
+    if isinstance(failed, TooSlow):
+        return SLOW
+    log.warning("a panel failed: %s", (str(failed).strip() or "?").splitlines()[0])
+    return BROKEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import leases as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import UnitStory
-from dashboard.queries.panels import read_panel
+from dashboard.queries.panels import read_panels
 
 HOLD_OFF_SECONDS_MAX = 86_400
 
@@ -39,20 +40,22 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     owner = request.GET.get("owner", "").strip().replace("\0", "")[:200]
     after, only = request.GET.get("after", ""), request.GET.get("only", "")
     only = only if only in queries.STATES else ""
-    read = partial(queries.read_board, now=now, owner=owner, only=only)
+    board = partial(queries.read_board, now=now, owner=owner, only=only)
+    beside: dict[str, Callable[[], Any]]
+    beside = {"strip": partial(queries.read_strip, now=now), "sweep": queries.read_last_sweep}
     try:
-        board = read_panel(partial(read, after=after))
+        panels = read_panels({"board": partial(board, after=after)} | beside)
     except cursors.BadCursor:
-        board, after = read_panel(read), ""
+        panels, after = read_panels({"board": board} | beside), ""
     context = {
         "now": now,
-        "panel": board,
-        "board": board.found,
+        "panel": panels["board"],
+        "board": panels["board"].found,
         "owner": owner,
         "after": after,
         "only": only,
-        "strip": read_panel(partial(queries.read_strip, now=now)),
-        "sweep": read_panel(queries.read_last_sweep),
+        "strip": panels["strip"],
+        "sweep": panels["sweep"],
         "verdicts": {live: verdict_on(request, held=True, live=live) for live in (True, False)},
     }
     if is_partial(request, "board"):

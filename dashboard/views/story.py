@@ -39,7 +39,8 @@ TABS = (
     ("audit", "Audit"),
 )
 # What of the address stays when something else of the page is asked for.
-KEPT = ("origin", "type", "find", "errors", "show", "from", "to", "gaps", "list")
+STAYS = ("from", "to", "gaps", "list")  # whichever tab is open
+KEPT = ("origin", "type", "find", "errors", "show", *STAYS)
 
 
 @require_safe
@@ -109,6 +110,7 @@ def here(request: ConsoleRequest, head: Head) -> dict[str, Any]:
         "tab": tab if tab in dict(TABS) else "events",
         "kept": urlencode(kept),
         "kept_query": kept,
+        "stays": {name: text for name, text in kept.items() if name in STAYS},
         "wanted": events.wanted_events(request),
         "way": events.wanted_way(request),
         "ended": head.run.status in TERMINAL,

@@ -96,7 +96,7 @@ def test_scrolling_up_stops_following_and_a_button_goes_on(store, window):
 
 
 def test_the_page_goes_to_the_login_when_the_session_is_over(store, window):
-    from django.contrib.sessions.models import Session
+    from dashboard.models import Session
 
     store.create("42")
     window.page.goto("/runs/42")

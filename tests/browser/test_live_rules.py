@@ -179,7 +179,7 @@ def test_our_own_scripts_are_short():
 
 @pytest.mark.parametrize("address", ["/leases", "/workers"])
 def test_a_session_that_is_over_takes_the_whole_page_to_the_login(store, window, address):
-    from django.contrib.sessions.models import Session
+    from dashboard.models import Session
 
     store.acquire("unit", "w-1")
     window.page.goto(address)

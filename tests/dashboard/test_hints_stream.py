@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
 
 from agentstate.live import hub, sessions, v1, views
 from agentstate.store.execute import moving_the_feed
+from dashboard.models import Session
 from tests.api.asking import new_key
 from tests.api.serving import serving
 from tests.dashboard.conftest import person

@@ -204,6 +204,15 @@ def test_each_tab_shows_its_records(store, still_clock, viewer):
     assert show(viewer, tab="nonsense").rows("e-")
 
 
+def test_another_tab_keeps_the_list_and_the_part_of_the_time_that_is_looked_at(store, viewer):
+    store.create("42")
+    page = show(viewer, list="worker:w-3", gaps="yes", find="x")
+
+    assert page.link("tab=audit") == "/runs/42?gaps=yes&list=worker%3Aw-3&tab=audit"
+    assert page.link("^/runs/42[?]gaps") == "/runs/42?gaps=yes&list=worker%3Aw-3"
+    assert show(viewer, tab="audit").link("^/runs/42$") == "/runs/42"
+
+
 def test_a_run_is_paused_resumed_and_cancelled_with_a_reason(store, operator):
     store.create("42")
     lease = store.hold("42")

@@ -77,8 +77,9 @@ async function refresh(region) {
 }
 
 // The pause between two fetches: polls, or at least the gap after a hint; longer after failures.
+// While hints come, a poll is only for what time does by itself.
 function pause(region, hinted) {
-  const every = Number(region.dataset.liveEvery ?? 5) * 1000;
+  const every = Number(region.dataset.liveEvery ?? 5) * (streamWorks && region.dataset.liveStream !== undefined ? 2000 : 1000);
   const gap = Number(region.dataset.liveGap ?? 1) * 1000;
   const failures = stateOf(region).failures;
   if (failures) return Math.min(30000, 1000 * 2 ** Math.min(failures, 5)) * (0.8 + 0.4 * Math.random());

@@ -1,0 +1,93 @@
+"""Whose session it is, and what becomes of it when their rights change."""
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Group
+from django.db import connection
+from django.test import AsyncClient, Client
+from django.test.utils import CaptureQueriesContext
+
+from dashboard.models import Session
+from tests.dashboard.conftest import person
+
+
+@pytest.fixture
+def ana(transactional_db):
+    return person("ana", "operator")
+
+
+def logged_in(user) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def statements_on_people(client: Client) -> list[str]:
+    with CaptureQueriesContext(connection) as asked:
+        assert client.get("/workers", headers={"HX-Request": "true"}).status_code == 200
+    return [one["sql"] for one in asked if "auth_" in one["sql"] or "session" in one["sql"]]
+
+
+def test_who_asks_and_in_which_roles_is_one_statement(ana):
+    client = logged_in(ana)
+    assert len(statements_on_people(client)) == 1
+
+
+def test_a_role_that_is_taken_away_is_gone_at_the_next_request(ana):
+    client = logged_in(ana)
+    assert client.get("/runs").status_code == 200
+    ana.groups.clear()
+    assert client.get("/runs").status_code == 403
+    ana.groups.add(Group.objects.get(name="viewer"))
+    assert client.get("/runs").status_code == 200
+
+
+@pytest.mark.parametrize("change", ["inactive", "password", "deleted", "session"])
+def test_a_session_ends_with_what_it_stands_on(ana, change):
+    client = logged_in(ana)
+    assert client.get("/runs").status_code == 200
+    if change == "inactive":
+        ana.is_active = False
+        ana.save()
+    elif change == "password":
+        ana.set_password("another-1-password")
+        ana.save()
+    elif change == "deleted":
+        ana.delete()
+        assert not Session.objects.exists()
+    else:
+        Session.objects.all().delete()
+    answer = client.get("/runs")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/login?next=/runs")
+
+
+def test_requests_of_several_people_in_one_thread_are_each_their_own(ana):
+    first, second = logged_in(ana), logged_in(person("bo", "viewer"))
+    nobody = Client()
+    for _ in range(2):
+        assert b">ana<" in first.get("/runs").content
+        assert b">bo<" in second.get("/runs").content
+        assert nobody.get("/runs").status_code == 302
+
+
+def test_a_session_of_nobody_has_no_person(transactional_db):
+    client = Client()
+    session = client.session
+    session["left"] = "something"
+    session.save()
+    assert Session.objects.get().user is None
+    assert client.get("/runs").status_code == 302
+
+
+def test_a_stream_asks_the_same_way(ana):
+    async def ask() -> list[int]:
+        client = AsyncClient()
+        await client.aforce_login(ana)
+        statuses = [(await client.get("/live/console?run=" + "x" * 300)).status_code]
+        await ana.groups.aclear()
+        statuses.append((await client.get("/live/console?run=" + "x" * 300)).status_code)
+        await Session.objects.all().adelete()
+        statuses.append((await client.get("/live/console")).status_code)
+        return statuses
+
+    assert async_to_sync(ask)() == [400, 403, 401]
