@@ -128,8 +128,11 @@ def _overtaken(one: Overtaken, now: datetime) -> Card:
         cause=f"{tries} came too late, the last one {duration(now - one.last_at)} ago, under"
         f" token {one.token}. Nothing of it was stored.{has_it}",
         cure="See why it was silent for longer than its lease; drain it if it goes on.",
-        step=Step(label="Drain it…", address=reverse("worker-act", args=[one.name, "drain"])),
-        about=((run_link(one.key),) if one.key else ()) + (worker_link(one.name),),
+        step=Step(label="Drain it…", address=reverse("worker-act", args=[one.name, "drain"]))
+        if one.is_worker
+        else Step(label="See Workers", address=reverse("workers")),
+        about=((run_link(one.key),) if one.key else ())
+        + ((worker_link(one.name),) if one.is_worker else ()),
         since=one.last_at,
     )
 

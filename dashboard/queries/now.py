@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from django.db.models.functions import Coalesce
 
 from agentstate.store import rates, reads, targets
 from agentstate.store.errors import CONFLICTS
@@ -106,22 +109,19 @@ def _hot_run(group: Group, asked: dict[str, Any]) -> HotRun:
         for one in of_workers
         if one.keys["worker"] and one.figures.conflicts
     ]
-    columns, of = _columns(key, since=asked["since"])
-    return HotRun(key=key, figures=group.figures, workers=names, columns=columns, columns_of=of)
-
-
-def _columns(key: str, *, since: datetime) -> tuple[list[tuple[str, int]], int]:
-    newest = Refusal.objects.filter(run__key=key, at__gte=since).order_by("-id")
-    conflicts = [
-        (code, wanted)
-        for code, wanted in newest.values_list("code", "wanted")[:REFUSALS_READ]
-        if code in CONFLICTS
-    ]
-    counts: dict[str, int] = {}
-    for code, wanted in conflicts:
-        for column in set(columns_of(code, wanted)):
-            counts[column] = counts.get(column, 0) + 1
-    return sorted(counts.items(), key=lambda one: (-one[1], one[0])), len(conflicts)
+    newest = Refusal.objects.filter(run__key=key, at__gte=asked["since"]).order_by("-id")
+    read = newest.values_list("code", "wanted", Coalesce("worker", "actor"))[:REFUSALS_READ]
+    conflicts = [(wanted, who, code) for code, wanted, who in read if code in CONFLICTS]
+    return HotRun(
+        key=key,
+        figures=group.figures,
+        # Who writes without a lease names no worker: then it is the key.
+        workers=names or Counter(who for _, who, _ in conflicts).most_common(),
+        columns=Counter(
+            column for wanted, _, code in conflicts for column in set(columns_of(code, wanted))
+        ).most_common(),
+        columns_of=len(conflicts),
+    )
 
 
 def read_dry(*, now: datetime) -> list[Line]:

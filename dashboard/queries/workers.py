@@ -97,6 +97,12 @@ WITH holding AS (
 ), named AS (
     SELECT name FROM agentstate_worker WHERE seen_at >= %(known)s OR drain_at IS NOT NULL
     UNION SELECT name FROM holding
+    UNION SELECT name FROM counted
+    -- What was refused just now is not counted yet.
+    UNION SELECT %(only)s WHERE EXISTS (
+        SELECT FROM agentstate_refusal
+        WHERE at >= %(since)s AND code = ANY(%(fenced)s) AND worker = %(only)s::text
+    )
 )
 SELECT n.name, w.version, w.host, w.slots, w.skew_ms,
     CASE WHEN w.principal LIKE 'key:%%' THEN substr(w.principal, 5) END,
@@ -125,7 +131,7 @@ class Page:
 
 
 def read_page(*, now: datetime, after: str = "") -> Page:
-    """Workers that were seen in the last day, or hold something."""
+    """Workers that were seen in the last day, hold something, or wrote in the last hour."""
     lines = _read(now, after=after, only=None)
     later = lines[PAGE_ROWS - 1].name if len(lines) > PAGE_ROWS else None
     # Read by name, so that pages neither repeat nor miss one; by need within the page.
@@ -146,6 +152,7 @@ def _read(now: datetime, *, after: str, only: str | None) -> list[Line]:
         "known": now - KNOWN,
         "ok": OK,
         "no_progress": NO_PROGRESS,
+        "fenced": sorted(FENCED),
         "after": after,
         "only": only,
         "limit": PAGE_ROWS + 1,
@@ -183,7 +190,8 @@ def _line(row: tuple[Any, ...], now: datetime) -> Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overtaken:
-    """A worker whose writes come too late. key, unit: what it wrote to last; holder: who has it."""
+    """A worker whose writes come too late; the key that wrote, where no worker was named.
+    key, unit: what it wrote to last; holder: who has it."""
 
     name: str
     refused: int
@@ -193,6 +201,10 @@ class Overtaken:
     unit: str | None
     token: int | None
     holder: str | None
+
+    @property
+    def is_worker(self) -> bool:
+        return ":" not in self.name
 
 
 # The newest refusals of the hour, grouped: an overtaken worker may send any number.
