@@ -57,7 +57,7 @@ from bench.torture.verdict import Verdict
 from bench.torture.wire import Wire
 
 FINAL = "final.jsonl"
-CLIENTS, THREADS = 3, 10
+CLIENTS, THREADS = 3, 16
 CLIENT_STOP_SECONDS = 25.0  # a call may be waited for, and sent again
 SETTLE_SECONDS = 12.0  # of work after the last fault, so that its stop is seen
 DRAIN_SECONDS = 30.0
