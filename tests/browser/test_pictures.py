@@ -9,6 +9,7 @@ import pytest
 from tests.browser.scene import Scene
 
 PICTURES = {
+    "now": ("light", 1280, 640, "/"),
     "runs": ("light", 1280, 800, "/runs"),
     "runs-dark": ("dark", 1280, 800, "/runs?q=status:running"),
     "run": ("light", 1280, 800, "/runs/checkout-42"),

@@ -36,7 +36,7 @@ def tell_a_story(data):
         driver.step()
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_a_difference_would_shrink_to_a_short_story(data):
     tell_a_story(data)

@@ -127,6 +127,8 @@ def test_what_still_fires_is_told_again_until_somebody_is_at_it(store, clock, se
     assert [what for _, what, _ in log()] == ["again", "again", "again", "firing"]
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_more_than_a_hundred_are_not_kept_waiting_and_the_log_says_so(store, clock, settings):
     settings.ALERT_AGAIN_SECONDS = 1
     make()

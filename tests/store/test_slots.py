@@ -157,6 +157,8 @@ def test_an_amount_larger_than_any_slots_room_is_admitted_while_the_whole_has_it
     assert fleet.sums() == (100, 0, 100, False)
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_caps_move_rarely_while_one_slot_takes_everything(fleet):
     """The slot that asks gets half of what is left: so it asks about as often as 100 halves."""
     fleet.create(cap=800, slots=8)
