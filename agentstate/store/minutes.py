@@ -115,7 +115,7 @@ class Tally:
         return self.waiting and time.monotonic() - self._written_at >= PAUSE_SECONDS
 
     def write(self) -> int:
-        """Write what was counted; how many rows of minutes. What cannot be written is counted on."""
+        """Write what was counted; how many minutes' rows. What cannot be written is counted on."""
         self.collisions.write()
         with self._lock:
             counts, self._counts = self._counts, {}

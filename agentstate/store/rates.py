@@ -6,8 +6,8 @@ once, in docs/rates.md. Counts are at most about a second behind (minutes.py), a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
@@ -92,6 +92,23 @@ class Figures:
             if seen >= wanted:
                 return bound
         return inf
+
+
+def add_up(several: Iterable[Figures]) -> Figures:
+    """The figures of several groups as one."""
+    found = list(several)
+    totals = {
+        name: _added([getattr(figures, name) for figures in found])
+        for name in (field.name for field in fields(Figures))
+    }
+    return Figures(**totals) if found else Figures()
+
+
+def _added(values: Sequence[Any]) -> Any:
+    """Numbers added; buckets bucket by bucket."""
+    if values and isinstance(values[0], tuple):
+        return tuple(sum(bucket) for bucket in zip(*values, strict=True))
+    return sum(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
