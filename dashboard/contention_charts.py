@@ -51,8 +51,10 @@ class Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Who lost (rows) to whom (columns), in a box of 1060 by `height`; meetings: as a table, the
-    most frequent first, `more` of them left out there."""
+    """Who lost (rows) to whom (columns), in a box of 1060 by `height`; width: of a cell.
+
+    meetings: as a table, the most frequent first, `more` of them left out there.
+    """
 
     losers: list[Name]
     winners: list[Name]
@@ -60,6 +62,7 @@ class Matrix:
     meetings: list[Meeting]
     more: int
     height: int
+    width: float
     total: int
     told: str
 
@@ -104,6 +107,7 @@ def draw_matrix(meetings: Sequence[Meeting]) -> Matrix:
         meetings=list(meetings[:MEETINGS_TOLD]),
         more=max(0, len(meetings) - MEETINGS_TOLD),
         height=TOP + len(rows) * CELL_HEIGHT,
+        width=round(width - 3, 2),
         total=lost.total(),
         told=" ".join(f"{cell.title}." for cell in sorted(cells, key=lambda c: -c.count)[:NAMES]),
     )
@@ -206,7 +210,7 @@ def speeds(found: Contention) -> list[Speed]:
 
 # --- attempts ------------------------------------------------------------------------------------
 
-TRY_HEIGHT, TRY_LEFT, TRY_WIDTH = 34, 150, 620
+TRY_HEIGHT, TRY_LEFT, TRY_WIDTH = 46, 112, 380
 PARTS = ("accepted", "conflict", "other")
 
 
@@ -231,6 +235,10 @@ class Try:
     parts: list[Part]
     end: float
     told: str
+
+    @property
+    def parts_told(self) -> str:
+        return self.told.partition(": ")[2]
 
 
 def draw_tries(found: Contention) -> list[Try]:

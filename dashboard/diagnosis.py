@@ -43,14 +43,15 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """said: what is going on. cure: what would help, "" where nothing has to. cause: what has most
-    of it: lock, conflicts, fenced, budget, hot, held, failed, other, none (nothing was turned away)
-    or nothing (nobody wrote).
+    """said: what is going on. cure: what would help, "" where nothing has to. also: what else, of
+    less weight. cause: what has most of it: lock, conflicts, fenced, budget, hot, held, failed,
+    other, none (nothing was turned away) or nothing (nobody wrote).
     """
 
     cause: str
     said: str
     cure: str = ""
+    also: str = ""
 
     @property
     def good(self) -> bool:
@@ -65,7 +66,7 @@ def judge(found: Contention, said: str, waits: Waits | None = None) -> Verdict:
         told = f"Nothing was written in {said}."
         if locks is None:
             return Verdict(cause="nothing", said=told)
-        return Verdict(cause=locks.name, said=f"{locks.said} {told}", cure=locks.cure)
+        return Verdict(cause=locks.name, said=locks.said, cure=locks.cure, also=told)
     # Of as many, what does more harm is first.
     causes = [one for one in (tell(found, said) for tell in _CAUSES) if one is not None]
     causes.sort(key=lambda one: -one.count)
@@ -76,7 +77,8 @@ def judge(found: Contention, said: str, waits: Waits | None = None) -> Verdict:
         parts.append(f"No conflict in {said} ({number(total.writes)} writes).")
     if not causes:
         return Verdict(cause="none", said=parts[0])
-    return Verdict(cause=causes[0].name, said=" ".join(parts), cure=causes[0].cure)
+    first = causes[0]
+    return Verdict(cause=first.name, said=first.said, cure=first.cure, also=" ".join(parts[1:]))
 
 
 # --- conflicts -----------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def _where(found: Contention) -> _Where:
         told = f"{_share(count, whole)} of these are about {column}{_of(run)}{_writers(here)}."
         cure = cure_of(column, writers=len(_names(here)))
         is_hot = any(hot.run == run and hot.live for hot in found.hot)
-        brake = f" Until then a brake on {run} holds them up." if is_hot else ""
+        brake = f" Until then a brake on {run} slows them down." if is_hot else ""
         return _Where(said=told, cure=cure + brake)
     named, most = _apart(found)
     if named:
@@ -129,7 +131,7 @@ def _where(found: Contention) -> _Where:
         brake = f"Put a brake on {hot}, and let fewer write to it." if hot else ""
         cure = cure_of(column.name) if column is not None and clear else brake
         return _Where(said=told, cure=cure or BY_NAME["conflict"].cure)
-    look = "Begin with the darkest row of the map below, and with what is on top of each list."
+    look = "Begin with the fullest row of the map below, and with what is on top of each list."
     if most:
         return _Where(said=f"No single cause stands out: at most {_listed(most)}.", cure=look)
     return _Where(said="Whose they are is not known.", cure=look)

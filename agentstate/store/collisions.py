@@ -181,7 +181,7 @@ WHERE minute >= %(since)s AND minute < %(until)s
 GROUP BY run_key, outcome, loser, winner, about
 ORDER BY n DESC, run_key, outcome, loser, winner, about LIMIT %(limit)s
 """
-READ_MAX = 5_000
+READ_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

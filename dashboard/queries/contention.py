@@ -178,30 +178,31 @@ def read(*, now: datetime, window: timedelta, slot: timedelta) -> Contention:
     until = _floor(now, slot) + slot
     since = until - window
     asked: dict[str, Any] = {"since": since, "until": until}
-    over_time = rates.read(**asked, by=("minute", "outcome"), step=slot, limit=GROUPS)
-    by_code = _by_code(over_time.groups)
+    over_time = rates.over_time(**asked, step=slot)
+    by_code = _by_code(over_time)
     families: Counter[str] = Counter()
     for code, figures in by_code.items():
         if code not in (OK, FAILED):
             families[family_of(code)] += figures.writes
     clashes = _clashes(collisions.read(**asked))
-    runs = _top("run", asked)
+    tops = rates.tops(**asked, limit=TOP + 1)
+    runs = _top("run", tops)
     heat = _heat(asked, slot, [row.name for row in runs])
     return Contention(
         since=since,
         until=until,
         now=now,
         slot=slot,
-        total=over_time.total,
+        total=rates.add_up(by_code.values()),
         by_code=by_code,
         families={family.name: families[family.name] for family in FAMILIES},
-        slots=_slots(over_time.groups, asked, slot),
+        slots=_slots(over_time, asked, slot),
         heat=heat,
         hot=_hot(heat, asked, slot, now=now),
         codes=_codes(by_code),
         runs=runs,
-        workers=_top("worker", asked),
-        operations=_top("operation", asked),
+        workers=_top("worker", tops),
+        operations=_top("operation", tops),
         columns=tuple(
             Row(name=name, total=count, families={"conflict": count}, conflicts=count)
             for name, count in clashes.columns[:TOP]
@@ -277,10 +278,9 @@ def _starts(asked: dict[str, Any], slot: timedelta) -> list[datetime]:
     return [asked["since"] + n * slot for n in range(count)]
 
 
-def _top(name: str, asked: dict[str, Any]) -> tuple[Row, ...]:
+def _top(name: str, tops: Mapping[str, Sequence[Group]]) -> tuple[Row, ...]:
     """The most contested ones of which anything was refused; of no run or worker: left out."""
-    found = rates.read(**asked, by=(name,), limit=TOP + 1)
-    rows = [_row(group.keys[name], group.figures, is_run=name == "run") for group in found.groups]
+    rows = [_row(group.keys[name], group.figures, is_run=name == "run") for group in tops[name]]
     return tuple(row for row in rows if row.name and row.total)[:TOP]
 
 
@@ -305,7 +305,9 @@ def _heat(asked: dict[str, Any], slot: timedelta, runs: Sequence[str]) -> tuple[
     if not runs:
         return ()
     by = ("run", "minute")
-    found = rates.read(**asked, by=by, runs=runs[:HEAT_RUNS], step=slot, limit=GROUPS)
+    found = rates.read(
+        **asked, by=by, runs=runs[:HEAT_RUNS], step=slot, limit=GROUPS, buckets=False
+    )
     cells = {(g.keys["run"], g.keys["minute"]): g.figures for g in found.groups}
     starts, none = _starts(asked, slot), Figures()
     heats = (
@@ -381,7 +383,7 @@ def read_hot(run: str, *, now: datetime, per_second: int | None) -> Hot | None:
     slot, span = timedelta(minutes=1), timedelta(hours=1)
     until = _floor(now, slot) + slot
     asked: dict[str, Any] = {"since": until - span, "until": until}
-    found = rates.read(**asked, by=("minute",), runs=[run], limit=GROUPS)
+    found = rates.read(**asked, by=("minute",), runs=[run], limit=GROUPS, buckets=False)
     if not found.total.writes:
         return None
     cells = {group.keys["minute"]: group.figures for group in found.groups}

@@ -117,13 +117,16 @@ def test_who_waits_behind_others_is_told_under_whom_all_wait_for(fleet):
 
 
 def test_a_command_that_waits_for_its_turn_is_told_although_no_session_has_it(fleet, log_in):
-    with outside(ROW) as session, waiting(lambda: fleet.append("42")):
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(in_a_thread, lambda: fleet.append("42"))
-            wait_for(lambda: execute.WRITES.waiting == 1)
-            page = show(log_in("vi", "viewer"))
-            session.rollback()
-            asked.result()
+    with (
+        outside(ROW) as session,
+        waiting(lambda: fleet.append("42")),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(in_a_thread, lambda: fleet.append("42"))
+        wait_for(lambda: execute.WRITES.waiting == 1)
+        page = show(log_in("vi", "viewer"))
+        session.rollback()
+        asked.result()
     assert "1 command of this process waits behind them for a session." in page.text
 
 

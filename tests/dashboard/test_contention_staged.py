@@ -49,10 +49,12 @@ def show(client, **query):
 
 
 def judged(page):
-    """The sentence on top, and the cure below it."""
-    said = re.search(r'<p class="verdict-text">(.*?)</p>', page.html)
-    cure = re.search(r"<b>Cure:</b> (.*?)</p>", page.html)
-    return html.unescape(said[1]), html.unescape(cure[1]) if cure else ""
+    """What is going on, what has most of it first; and the cure for that."""
+    told = page.html.partition('<p class="verdict-text">')[2].partition("</div>")[0]
+    first, *rest = [html.unescape(part) for part in re.split(r"</p>(?:<p[^>]*>)?", told) if part]
+    cure = [part.removeprefix("<b>Cure:</b> ") for part in rest if part.startswith("<b>")]
+    also = [part for part in rest if not part.startswith("<b>")]
+    return " ".join([first, *also]), "".join(cure)
 
 
 def refused(*codes):
@@ -150,7 +152,8 @@ def test_many_appenders_want_every_number_of_one_run(store, still_clock, operato
         "35 writes of 41 met another writer first in 60 min (85.4 %). 100 % of these are about"
         " expected_seq of hot-1, where 8 writers meet; key:w-5 lost most often (5 times).",
         "Append without an expected number where the order does not matter, put several events in"
-        " one append, or let fewer than these 8 write. Until then a brake on hot-1 holds them up.",
+        " one append, or let fewer than these 8 write. Until then a brake on hot-1 slows them"
+        " down.",
     )
     agree(page)
     assert "35 of 41 writes" in page.text
