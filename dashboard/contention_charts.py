@@ -307,7 +307,10 @@ def compare(now: Figures, before: Figures | None) -> list[Compared]:
         ("Fenced calls", lambda f: f.fenced, _whole),
         ("Refused in all", lambda f: f.refused, _whole),
     )
-    return [_compared(name, of(now), before and of(before), told) for name, of, told in figures]
+    return [
+        _compared(name, of(now), None if before is None else of(before), told)
+        for name, of, told in figures
+    ]
 
 
 def _compared(

@@ -124,12 +124,12 @@ def _where(found: Contention) -> _Where:
         return _Where(said=told, cure=cure + brake)
     named, most = _apart(found)
     if named:
-        column = found.columns[0] if found.columns else None
-        clear = column is not None and column.conflicts >= MOST_PART * whole
+        top = found.columns[0] if found.columns else None
+        clear = top is not None and top.conflicts >= MOST_PART * whole
         told = f"Of these, {_listed(named)}."
         hot = found.hot[0].run if found.hot else ""
         brake = f"Put a brake on {hot}, and let fewer write to it." if hot else ""
-        cure = cure_of(column.name) if column is not None and clear else brake
+        cure = cure_of(top.name) if top is not None and clear else brake
         return _Where(said=told, cure=cure or BY_NAME["conflict"].cure)
     look = "Begin with the fullest row of the map below, and with what is on top of each list."
     if most:

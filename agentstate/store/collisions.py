@@ -214,7 +214,8 @@ def read(
     *, since: datetime, until: datetime, runs: Sequence[str] | None = None, limit: int = READ_MAX
 ) -> Found:
     """Collisions of a window: whole minutes, since included, until not. runs: only these."""
-    values = {"since": since, "until": until, "runs": runs, "limit": limit + 1}
+    values: dict[str, Any] = {"since": since, "until": until, "limit": limit + 1}
+    values["runs"] = None if runs is None else list(runs)
     with connection.cursor() as cursor:
         cursor.execute(READ, values)
         found = cursor.fetchall()

@@ -845,7 +845,7 @@ class _Batch:
         places = {item.place_met for item in refused if item.place_met is not None}
         if not places:
             return {}
-        found = {
+        found: dict[_Place, _Writer] = {
             (event.run_id, event.seq): (event.actor, event.token)
             for event in draft.writes.events
             if (event.run_id, event.seq) in places

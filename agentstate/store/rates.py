@@ -220,7 +220,7 @@ def read(
 
 _OVER_TIME = f"""
 SELECT minute, outcome, {_COUNTED}{_BUCKETS} FROM ({_ROWS}) AS m GROUP BY minute, outcome
-"""
+"""  # noqa: S608  our own
 
 
 def over_time(*, since: datetime, until: datetime, step: timedelta) -> list[Group]:
@@ -230,8 +230,8 @@ def over_time(*, since: datetime, until: datetime, step: timedelta) -> list[Grou
         return [_group(("minute", "outcome"), row) for row in cursor.fetchall()]
 
 
-# Each row is looked at once for all the lists. Nobody asks these for attempts and percentiles, whose
-# sums cost more than all the others.
+# Each row is looked at once for all the lists. Nobody asks these for attempts and percentiles,
+# whose sums cost more than all the others.
 _TOPS = f"""
 SELECT * FROM (
     SELECT grouping(run_key, worker, operation), coalesce(run_key, worker, operation), {_COUNTED}
@@ -239,7 +239,7 @@ SELECT * FROM (
             ORDER BY {_MOST}, coalesce(run_key, worker, operation)) AS place
     FROM ({_ROWS}) AS m GROUP BY GROUPING SETS ((run_key), (worker), (operation))
 ) AS tops WHERE place <= %(limit)s ORDER BY 1, place
-"""
+"""  # noqa: S608  our own
 # How PostgreSQL says which of the three a group is of: a bit for each that it is not.
 _TOP_OF = {0b011: "run", 0b101: "worker", 0b110: "operation"}
 

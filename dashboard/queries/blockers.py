@@ -178,7 +178,8 @@ def read(*, open_for: timedelta = OPEN_FOR) -> Waits:
         cursor.execute(WAITING, {"limit": WAITING_MAX + 1})
         graph: dict[int, list[int]] = dict(cursor.fetchall()[:WAITING_MAX])
         more = cursor.rowcount > WAITING_MAX
-        cursor.execute(OPEN, {"limit": OPEN_MAX, "open_for": open_for})
+        asked: dict[str, Any] = {"limit": OPEN_MAX, "open_for": open_for}
+        cursor.execute(OPEN, asked)
         tables = {pid: tuple(_plain(name) for name in names) for pid, names in cursor.fetchall()}
         if not graph and not tables:
             return Waits(queued=queued)
