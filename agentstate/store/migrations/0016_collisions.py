@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agentstate", "0014_run_search")]
+    dependencies = [("agentstate", "0015_refusals_of_units")]
 
     operations = [
         migrations.AddField("Refusal", "met", models.TextField(null=True)),
