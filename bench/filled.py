@@ -204,6 +204,16 @@ SELECT date_trunc('minute', %(now)s) - m * interval '1 min',
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) m, generate_series(1, %(minute_rows)s) n
 """
 
+# Of each refusal of the minutes, whom it met.
+_COLLISIONS = """
+INSERT INTO agentstate_collision (minute, run_key, outcome, loser, winner, about, count, latency_ms)
+SELECT minute, run_key, outcome, worker, 'worker-' || (length(run_key) + count) %% %(workers)s,
+    CASE outcome WHEN 'stale-fence' THEN '' ELSE 'counters.steps_done' END, count, latency_ms
+FROM agentstate_minute
+WHERE outcome <> 'ok' AND minute <= date_trunc('minute', %(now)s) - %(first)s * interval '1 min'
+    AND minute >= date_trunc('minute', %(now)s) - %(last)s * interval '1 min'
+"""
+
 
 @contextmanager
 def site_database(home: Path) -> Iterator[None]:
@@ -302,6 +312,7 @@ def fill_rest(cursor: Any, now: Any, size: Size) -> None:
     for first in range(0, minutes, CHUNK):
         told |= {"first": first, "last": min(first + CHUNK, minutes) - 1}
         cursor.execute(_MINUTES, told)
+        cursor.execute(_COLLISIONS, told)
         progress(f"{told['last'] + 1:,} of {minutes:,} minutes")
 
 

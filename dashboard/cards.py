@@ -16,7 +16,7 @@ from agentstate.store.alerting import State
 from agentstate.store.models import Lease
 from agentstate.store.reads import HeartbeatView
 from agentstate.store.targets import Target
-from dashboard import sentences
+from dashboard import diagnosis, sentences
 from dashboard.families import BY_NAME
 from dashboard.queries.alerts import Board
 from dashboard.queries.alerts import Line as AlertLine
@@ -28,7 +28,7 @@ from dashboard.templatetags.console import duration, number
 
 # Cards of one check; of more it is said how many, and where they are.
 SHOWN = 3
-MOST_PART = sentences.MOST_PART
+MOST_PART = diagnosis.MOST_PART
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def _hot(one: HotRun) -> Card:
         said=f"{one.key} is hot: {share} % of {number(figures.writes)} writes met another writer"
         " first in 5 min",
         cause=" ".join(filter(None, (_fought_over(one), _who_meets(one)))),
-        cure=sentences.cure_of(column[0]) if column and is_clear else BY_NAME["conflict"].cure,
+        cure=diagnosis.cure_of(column[0]) if column and is_clear else BY_NAME["conflict"].cure,
         step=Step(label="Put a brake on it…", address=reverse("run-brake", args=[one.key])),
         about=(
             run_link(one.key),
@@ -165,7 +165,7 @@ def _fought_over(one: HotRun) -> str:
     if not one.columns:
         return ""
     name, count = one.columns[0]
-    return f"{100 * count // one.columns_of} % of the newest conflicts are about {name}."
+    return f"{100 * count // one.columns_of} % of the conflicts are about {name}."
 
 
 def _who_meets(one: HotRun) -> str:

@@ -175,22 +175,3 @@ def draw_spark(values: Sequence[float], top: float) -> str:
         f"{n * step:.1f},{1 + (SPARK_HEIGHT - 2) * (1 - height):.1f}"
         for n, height in enumerate(heights)
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """A bar of the histogram of attempts; width of 100."""
-
-    label: str
-    count: int
-    width: float
-
-
-def draw_attempts(attempts: Sequence[int]) -> list[Try]:
-    most = max(attempts, default=0)
-    names = ["first try", *(f"try {n}" for n in range(2, len(attempts)))]
-    names.append(f"try {len(attempts)} or later")
-    return [
-        Try(label=name, count=count, width=round(100 * count / most, 2) if most else 0.0)
-        for name, count in zip(names, attempts, strict=True)
-    ]

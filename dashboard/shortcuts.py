@@ -105,6 +105,14 @@ SECTIONS = (
         },
     ),
     Section(
+        title="Contention",
+        pages=frozenset({"contention"}),
+        keys={
+            "m": "to the matrix of who met whom",
+            "y": "to the same time yesterday",
+        },
+    ),
+    Section(
         title="Pages that ask",
         keys={
             "⌘ ↵": "send, also from a field (Ctrl ↵)",

@@ -26,11 +26,13 @@ from django.db import connection, transaction
 
 from agentstate.store import (
     answers,
+    collisions,
     deliveries,
     feed,
     listeners,
     minutes,
     partitions,
+    sessions,
     spent,
     splits,
 )
@@ -206,7 +208,8 @@ def _try(
         batch, began = _Batch(asks, lock_timeout, whole), time.monotonic()
         try:
             with transaction.atomic(durable=True), connection.cursor() as cursor:
-                batch.run(cursor)
+                with sessions.carrying(connection.connection.info.backend_pid, batch.plans()):
+                    batch.run(cursor)
                 decided_at = time.perf_counter()
             spent.note_commit(time.perf_counter() - decided_at)
             batch.count(int((time.monotonic() - began) * 1_000))
@@ -311,6 +314,11 @@ def _ask_how_it_ended(batch: _Batch) -> list[Outcome] | None:
     return None if lost else [unknown for _ in batch.asks]
 
 
+# A run and the number of an event; who wrote it: the principal, and the token if there was one.
+type _Place = tuple[UUID, int]
+type _Writer = tuple[str | None, int | None]
+
+
 @dataclass(slots=True)
 class _Item:
     """One command of a batch on its way to its outcome."""
@@ -323,6 +331,9 @@ class _Item:
     wrote: tuple[tuple[str, datetime, int], ...] = ()
     refused_run: str = ""
     worker: str | None = None
+    place_met: _Place | None = None
+    met: str | None = None
+    about: str | None = None
 
     @property
     def parts(self) -> tuple[Plan, ...]:
@@ -334,6 +345,11 @@ class _Item:
         """The run that it is about; of one that names none, the only one that it wrote to."""
         written = {run for run, _, _ in self.wrote}
         return self.plan.run or (written.pop() if len(written) == 1 else "")
+
+    @property
+    def loser(self) -> str:
+        """The worker that was refused; who writes without a lease is known by its principal."""
+        return (self.plan.worker or self.ask.by.principal)[: collisions.NAME_CHARS]
 
     @property
     def record_key(self) -> tuple[str, str] | None:
@@ -358,6 +374,9 @@ class _Batch:
 
     def outcomes(self) -> list[Outcome]:
         return [cast("Outcome", item.outcome) for item in self.items]
+
+    def plans(self) -> list[Plan]:
+        return [item.plan for item in self.items]
 
     def open_items(self) -> list[_Item]:
         return [item for item in self.items if item.outcome is None]
@@ -412,6 +431,16 @@ class _Batch:
                 gave_up=outcome in CONFLICTS and item.ask.under.is_last_attempt,
                 **where,
             )
+            if item.about is not None:
+                minutes.TALLY.collisions.add(
+                    at=self.now,
+                    run_key=item.refused_run,
+                    outcome=outcome,
+                    loser=item.loser,
+                    winner=item.met or "",
+                    about=item.about,
+                    latency_ms=latency_ms,
+                )
             for run_key, at, events in item.wrote:
                 if (run_key, at) != own:
                     minutes.TALLY.add_events(at=at, run_key=run_key, events=events, **where)
@@ -791,17 +820,41 @@ class _Batch:
                 if at is not None and _owner(item):
                     left = (at - draft.now).total_seconds() * 1_000
                     _current(item)["expires_in_ms"] = max(0, int(left))
+        for item in refused:
+            item.place_met = _place_met(item, draft)
+        writers = self._writers_met(cursor, draft, refused)
         tokens = {i.plan.token_sent for i in refused if i.plan.token_sent and not i.plan.worker}
+        tokens |= {token for _, token in writers.values() if token is not None}
+        owners: dict[int | None, str] = {}
         if tokens:
             cursor.execute(
                 "SELECT token, owner FROM agentstate_leaseterm WHERE token = ANY(%s)",
                 [sorted(tokens)],
             )
             owners = dict(cursor.fetchall())
-            for item in refused:
-                worker = owners.get(item.plan.token_sent)
-                if worker is not None:
-                    item.plan = replace(item.plan, worker=worker)
+        for item in refused:
+            worker = owners.get(item.plan.token_sent)
+            if worker is not None and not item.plan.worker:
+                item.plan = replace(item.plan, worker=worker)
+            _note_collision(item, writers, owners)
+
+    def _writers_met(
+        self, cursor: Any, draft: Draft, refused: Sequence[_Item]
+    ) -> dict[_Place, _Writer]:
+        """Who wrote what conflicts met. What this very batch wrote is not in the log yet."""
+        places = {item.place_met for item in refused if item.place_met is not None}
+        if not places:
+            return {}
+        found: dict[_Place, _Writer] = {
+            (event.run_id, event.seq): (event.actor, event.token)
+            for event in draft.writes.events
+            if (event.run_id, event.seq) in places
+        }
+        missing = [{"run_id": run_id, "seq": seq} for run_id, seq in sorted(places - found.keys())]
+        if missing:
+            cursor.execute(sql.WRITERS, [sql.records(missing)])
+            found |= {(run, seq): (actor, token) for run, seq, actor, token in cursor.fetchall()}
+        return found
 
     # --- write -----------------------------------------------------------------------------------
 
@@ -863,6 +916,8 @@ class _Batch:
                 "found": _current(item),
                 "request_id": item.ask.under.request_id,
                 "attempt": item.ask.under.attempt,
+                "met": item.met,
+                "about": item.about,
             }
 
     def _keep_answers(self, cursor: Any, now: datetime) -> None:
@@ -960,6 +1015,35 @@ def _put(cursor: Any, statement: str, rows: Iterable[Any]) -> None:
     rows = list(rows)
     if rows:
         cursor.execute(statement, [sql.records(rows)])
+
+
+def _place_met(item: _Item, draft: Draft) -> _Place | None:
+    """Which event a conflict met: the last one of its run as this command was refused, so that what
+    an earlier command of the same batch wrote is counted, too."""
+    if getattr(item.outcome, "code", None) not in CONFLICTS or not item.plan.run:
+        return None
+    run, seq = draft.find_run(item.plan.run), _current(item).get("last_seq")
+    return (run.id, seq) if run is not None and isinstance(seq, int) and seq else None
+
+
+def _note_collision(
+    item: _Item, writers: Mapping[_Place, _Writer], owners: Mapping[int | None, str]
+) -> None:
+    """Who was first, and about what: the writer of what a conflict met, else who holds the unit."""
+    refusal = item.outcome
+    if not isinstance(refusal, Refusal) or refusal.code not in collisions.COUNTED:
+        return
+    item.about = collisions.about(refusal, wanted=item.plan.wanted, unit=_own_unit(item.plan))
+    first: Any = _owner(item)
+    if item.place_met is not None:
+        actor, token = writers.get(item.place_met, (None, None))
+        first = owners.get(token, actor)
+    item.met = str(first)[: collisions.NAME_CHARS] if first else None
+
+
+def _own_unit(plan: Plan) -> str | None:
+    """The unit of a lease that belongs to no run: a run's own says no more than the run."""
+    return plan.unit if plan.unit is not None and run_key_of(plan.unit) is None else None
 
 
 def _owner(item: _Item) -> Any:

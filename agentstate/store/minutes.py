@@ -18,6 +18,8 @@ from datetime import datetime
 
 from django.db import DatabaseError, connection
 
+from agentstate.store.collisions import Collisions
+
 # Upper bounds in milliseconds; the last bucket is everything above.
 LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 ATTEMPTS = 5  # the last bucket is this many and more
@@ -65,6 +67,7 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: dict[Key, Counts] = {}
         self._written_at = time.monotonic()
+        self.collisions = Collisions()
         # Since this process began, for its metrics: by operation and outcome; of later tries.
         self.totals: Counter[tuple[str, str]] = Counter()
         self.retries: Counter[str] = Counter()
@@ -105,14 +108,15 @@ class Tally:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._counts)
+        return bool(self._counts) or self.collisions.waiting
 
     @property
     def due(self) -> bool:
         return self.waiting and time.monotonic() - self._written_at >= PAUSE_SECONDS
 
     def write(self) -> int:
-        """Write what was counted; how many rows. What cannot be written is counted on."""
+        """Write what was counted; how many minutes' rows. What cannot be written is counted on."""
+        self.collisions.write()
         with self._lock:
             counts, self._counts = self._counts, {}
             self._written_at = time.monotonic()
@@ -140,6 +144,7 @@ class Tally:
 
     def forget(self) -> None:
         """Drop what was counted; for tests, whose database was emptied."""
+        self.collisions.forget()
         with self._lock:
             self._counts = {}
 

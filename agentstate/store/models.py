@@ -501,6 +501,23 @@ class Minute(models.Model):
         indexes = [models.Index(fields=["run_key", "minute"], name="minute_of_run")]
 
 
+class Collision(models.Model):
+    """Who met whom in a minute, about what, and how often (`collisions.Key`): feeds the matrix.
+
+    latency_ms: what the store spent on these commands before it refused them.
+    """
+
+    pk = models.CompositePrimaryKey("minute", "run_key", "outcome", "loser", "winner", "about")
+    minute = models.DateTimeField()
+    run_key = models.TextField()
+    outcome = models.TextField()
+    loser = models.TextField()
+    winner = models.TextField()
+    about = models.TextField()
+    count = models.BigIntegerField()
+    latency_ms = models.BigIntegerField(default=0, db_default=0)
+
+
 class IdempotencyRecord(models.Model):
     """The first answer to a key, kept in the transaction of its effect."""
 
@@ -520,7 +537,11 @@ class IdempotencyRecord(models.Model):
 
 
 class Refusal(models.Model):
-    """A command that was refused: who wanted what, and what was found instead."""
+    """A command that was refused: who wanted what, and what was found instead.
+
+    met: who had written first, or holds what was asked for. about: what both wanted. Of those that
+    a collision counts (`collisions.COUNTED`); none of what an older release refused.
+    """
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField()
@@ -539,6 +560,8 @@ class Refusal(models.Model):
     found = models.JSONField(default=dict)
     request_id = models.TextField(null=True)
     attempt = models.IntegerField(default=1)
+    met = models.TextField(null=True)
+    about = models.TextField(null=True)
 
     class Meta:
         indexes = [

@@ -76,6 +76,7 @@ POLICY: dict[str, Line] = {
     "feedconsumer.*": Line(Policy.ALLOCATED, ("worker",)),
     "heartbeat.*": Line(Policy.NEWEST, _SYSTEM),
     "minute.*": Line(Policy.ADDED, _SYSTEM, "event and refusal, but for attempts and latency"),
+    "collision.*": Line(Policy.ADDED, _SYSTEM, "refusal.met and about, but for latency"),
     "alert.rule": Line(Policy.FIXED, _SYSTEM),
     "alert.state": Line(Policy.GUARDED, _SYSTEM, "the figure, and the state before"),
     "alert.version": Line(Policy.ALLOCATED, _SYSTEM),

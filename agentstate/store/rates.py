@@ -6,8 +6,8 @@ once, in docs/rates.md. Counts are at most about a second behind (minutes.py), a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
@@ -94,6 +94,23 @@ class Figures:
         return inf
 
 
+def add_up(several: Iterable[Figures]) -> Figures:
+    """The figures of several groups as one."""
+    found = list(several)
+    totals = {
+        name: _added([getattr(figures, name) for figures in found])
+        for name in (field.name for field in fields(Figures))
+    }
+    return Figures(**totals) if found else Figures()
+
+
+def _added(values: Sequence[Any]) -> Any:
+    """Numbers added; buckets bucket by bucket."""
+    if values and isinstance(values[0], tuple):
+        return tuple(sum(bucket) for bucket in zip(*values, strict=True))
+    return sum(values)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Figures of one value of each of `by`; None where the minute knows no run or worker."""
@@ -138,6 +155,9 @@ _BUCKETS = ", ".join(
     f"ARRAY[{', '.join(f'coalesce(sum({name}[{n}]), 0)::bigint' for n in range(1, size + 1))}]"
     for name, size in (("attempts", ATTEMPTS), ("latency", len(LATENCY_MS) + 1))
 )
+_NO_BUCKETS = ", ".join(
+    f"array_fill(0::bigint, ARRAY[{size}])" for size in (ATTEMPTS, len(LATENCY_MS) + 1)
+)
 # The range of minutes is the beginning of the primary key; one run's are in minute_of_run.
 _ROWS = """
     SELECT date_bin(%(step)s, minute, 'epoch'::timestamptz) AS minute, run_key, operation, worker,
@@ -158,14 +178,16 @@ def read(
     outcome: str | None = None,
     step: timedelta = MINUTE,
     limit: int = 100,
+    buckets: bool = True,
 ) -> Rates:
     """The figures of a window as a whole, and of the `limit` greatest groups in it.
 
     since, until: widened to whole minutes; without them the last hour, the running minute included.
     Where most was turned away because of another writer (conflicts and fenced) comes first, then
     the most refused, then the most written; with `minute` in `by` the newest comes before that.
-    step: how long the minutes of `by` are. runs: only these; none: all. One statement, one
-    snapshot. Raises Invalid.
+    step: how long the minutes of `by` are. runs: only these; none: all. buckets: False for figures
+    without attempts and latency, whose sums cost more than all others. One statement, one snapshot.
+    Raises Invalid.
     """
     now = _now()
     start, end = window(since=since, until=until, now=now)
@@ -174,20 +196,13 @@ def read(
     if not 1 <= limit <= GROUPS_READ_MAX:
         raise Invalid("limit", f"a whole number from 1 to {GROUPS_READ_MAX}")
     filters: dict[str, Any] = {"operation": operation, "worker": worker, "outcome": outcome}
-    statement = _statement(by, runs, [name for name, value in filters.items() if value is not None])
-    values = filters | {
-        "since": start,
-        "until": end,
-        "step": step,
-        "runs": list(runs),
-        "limit": limit + 2,
-        "ok": OK,
-        "failed": FAILED,
-        "conflicts": sorted(CONFLICTS),
-        "fenced": sorted(FENCED),
-        "contested": sorted(CONFLICTS | FENCED),
-        "housekeeping": list(HOUSEKEEPING),
-    }
+    asked = [name for name, value in filters.items() if value is not None]
+    statement = _statement(by, runs, asked, _BUCKETS if buckets else _NO_BUCKETS)
+    values = (
+        _codes()
+        | filters
+        | {"since": start, "until": end, "step": step, "runs": list(runs), "limit": limit + 2}
+    )
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         total, *found = cursor.fetchall()
@@ -201,6 +216,58 @@ def read(
         groups=groups,
         more=len(found) > limit,
     )
+
+
+_OVER_TIME = f"""
+SELECT minute, outcome, {_COUNTED}{_BUCKETS} FROM ({_ROWS}) AS m GROUP BY minute, outcome
+"""  # noqa: S608  our own
+
+
+def over_time(*, since: datetime, until: datetime, step: timedelta) -> list[Group]:
+    """All of a window of whole minutes by `step` and outcome, in no order: what charts add up."""
+    with connection.cursor() as cursor:
+        cursor.execute(_OVER_TIME, _codes() | {"since": since, "until": until, "step": step})
+        return [_group(("minute", "outcome"), row) for row in cursor.fetchall()]
+
+
+# Each row is looked at once for all the lists. Nobody asks these for attempts and percentiles,
+# whose sums cost more than all the others.
+_TOPS = f"""
+SELECT * FROM (
+    SELECT grouping(run_key, worker, operation), coalesce(run_key, worker, operation), {_COUNTED}
+        {_NO_BUCKETS}, row_number() OVER (PARTITION BY grouping(run_key, worker, operation)
+            ORDER BY {_MOST}, coalesce(run_key, worker, operation)) AS place
+    FROM ({_ROWS}) AS m GROUP BY GROUPING SETS ((run_key), (worker), (operation))
+) AS tops WHERE place <= %(limit)s ORDER BY 1, place
+"""  # noqa: S608  our own
+# How PostgreSQL says which of the three a group is of: a bit for each that it is not.
+_TOP_OF = {0b011: "run", 0b101: "worker", 0b110: "operation"}
+
+
+def tops(*, since: datetime, until: datetime, limit: int) -> dict[str, list[Group]]:
+    """The greatest runs, workers and operations of a window of whole minutes, each in the order of
+    `read`, and without buckets."""
+    with connection.cursor() as cursor:
+        cursor.execute(_TOPS, _codes() | {"since": since, "until": until, "limit": limit})
+        rows = cursor.fetchall()
+    found: dict[str, list[Group]] = {name: [] for name in _TOP_OF.values()}
+    for which, name, *counts in rows:
+        of = _TOP_OF[which]
+        found[of].append(Group(keys={of: name or None}, figures=_figures(counts[:-1])))
+    return found
+
+
+def _codes() -> dict[str, Any]:
+    """What the statements have to know of the outcomes."""
+    return {
+        "step": MINUTE,
+        "ok": OK,
+        "failed": FAILED,
+        "conflicts": sorted(CONFLICTS),
+        "fenced": sorted(FENCED),
+        "contested": sorted(CONFLICTS | FENCED),
+        "housekeeping": list(HOUSEKEEPING),
+    }
 
 
 def window(
@@ -226,17 +293,17 @@ def _now() -> datetime:
         return now
 
 
-def _statement(by: Sequence[str], runs: Sequence[str], filters: Sequence[str]) -> str:
+def _statement(by: Sequence[str], runs: Sequence[str], filters: Sequence[str], buckets: str) -> str:
     """The total first, then the groups in their order."""
     keys = [BY[name] for name in by]
     wanted = "".join(f" AND {name} = %({name})s" for name in filters)
     wanted += " AND run_key = ANY(%(runs)s)" if runs else ""
     if not keys:
-        return f"SELECT {_COUNTED}{_BUCKETS} FROM ({_ROWS}{wanted}) AS m"  # noqa: S608  our own
+        return f"SELECT {_COUNTED}{buckets} FROM ({_ROWS}{wanted}) AS m"  # noqa: S608  our own
     named = ", ".join(keys)
     newest = "minute DESC, " if "minute" in by else ""
     return (
-        f"SELECT {named}, {_COUNTED}{_BUCKETS} FROM ({_ROWS}{wanted}) AS m"  # noqa: S608  our own
+        f"SELECT {named}, {_COUNTED}{buckets} FROM ({_ROWS}{wanted}) AS m"  # noqa: S608  our own
         f" GROUP BY GROUPING SETS (({named}), ())"
         f" ORDER BY grouping({named}) DESC, {newest}{_MOST}, {named}"
         " LIMIT %(limit)s"

@@ -1,4 +1,4 @@
-"""Minutes counted again from what is kept: events per run, and recorded refusals.
+"""Minutes and collisions counted again from what is kept: events per run, and recorded refusals.
 
 What a killed process had not written is lost from the minutes and never from the log, so the log
 tells what they should say. Attempts and latency have no other trace: they are best effort and stay.
@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from agentstate.store.collisions import COUNTED, NAME_CHARS
 from agentstate.store.errors import LeaseHeld, RunHot
 from agentstate.store.minutes import ATTEMPTS, LATENCY_MS, OK
 from agentstate.store.payloads import moment
@@ -71,10 +72,38 @@ SELECT minute, run_key, coalesce(told.n, 0), coalesce(counted.n, 0), operation, 
 FROM told FULL JOIN counted USING (minute, run_key, operation, worker, outcome)
 WHERE coalesce(told.n, 0) <> coalesce(counted.n, 0) ORDER BY 1, 2, 5, 6, 7
 """
+# Refusals of an older release say nothing of whom they met. A minute that had too much to tell
+# apart has a row without names, and stays as it is: which of its pairs were counted, nobody knows.
+_COLLISIONS = f"""
+WITH full_minutes AS (
+    SELECT DISTINCT minute FROM agentstate_collision
+    WHERE minute >= %(since)s AND minute < %(until)s AND loser = ''
+), told AS (
+    SELECT date_trunc('minute', f.at) AS minute, coalesce(r.key, '') AS run_key, f.code AS outcome,
+        left(coalesce(f.worker, f.actor), {NAME_CHARS}) AS loser, coalesce(f.met, '') AS winner,
+        f.about, count(*) AS n
+    FROM agentstate_refusal f LEFT JOIN agentstate_run r ON r.id = f.run_id
+    WHERE f.at >= %(since)s AND f.at < %(until)s AND f.code = ANY(%(met)s) AND f.about IS NOT NULL
+        AND (f.run_id IS NULL OR (r.id IS NOT NULL AND {_KEPT}))
+        AND (%(run)s::text IS NULL OR r.key = %(run)s)
+    GROUP BY 1, 2, 3, 4, 5, 6
+), counted AS (
+    SELECT c.minute, c.run_key, c.outcome, c.loser, c.winner, c.about, c.count AS n
+    FROM agentstate_collision c LEFT JOIN agentstate_run r ON r.key = c.run_key
+    WHERE c.minute >= %(since)s AND c.minute < %(until)s AND c.outcome = ANY(%(met)s)
+        AND (c.run_key = '' OR ({_KEPT} AND c.minute >= date_trunc('minute', r.created_at)))
+        AND (%(run)s::text IS NULL OR c.run_key = %(run)s)
+)
+SELECT minute, run_key, coalesce(told.n, 0), coalesce(counted.n, 0), outcome, loser, winner, about
+FROM told FULL JOIN counted USING (minute, run_key, outcome, loser, winner, about)
+WHERE coalesce(told.n, 0) <> coalesce(counted.n, 0)
+    AND minute NOT IN (SELECT minute FROM full_minutes)
+ORDER BY 1, 2, 5, 6, 7, 8
+"""
 
 _WRONG = """
 json_to_recordset(%(wrong)s) AS w (minute timestamptz, run_key text, told bigint, operation text,
-    worker text, outcome text)
+    worker text, outcome text, loser text, winner text, about text)
 """
 _EMPTY = f"array_fill(0::bigint, ARRAY[{ATTEMPTS}]), array_fill(0::bigint, ARRAY[{{}}])".format(
     len(LATENCY_MS) + 1
@@ -114,13 +143,27 @@ FROM {_WRONG} WHERE w.told > 0 ORDER BY w.minute, w.run_key, w.operation, w.work
 ON CONFLICT (minute, run_key, operation, worker, outcome) DO UPDATE SET count = excluded.count
 """,
 )
+_PAIR = "(w.minute, w.run_key, w.outcome, w.loser, w.winner, w.about)"
+_MEND_COLLISIONS = (
+    f"""
+DELETE FROM agentstate_collision c USING {_WRONG}
+WHERE w.told = 0 AND (c.minute, c.run_key, c.outcome, c.loser, c.winner, c.about) = {_PAIR}
+""",
+    f"""
+INSERT INTO agentstate_collision (minute, run_key, outcome, loser, winner, about, count)
+SELECT w.minute, w.run_key, w.outcome, w.loser, w.winner, w.about, w.told
+FROM {_WRONG} WHERE w.told > 0 ORDER BY {_PAIR}
+ON CONFLICT (minute, run_key, outcome, loser, winner, about) DO UPDATE SET count = excluded.count
+""",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miscount:
     """A minute that says something else than what is kept. run: "" for none in particular.
 
-    what: events, or the refusal's operation, worker and code.
+    refusal: its operation, worker and code. pair: of a collision its code, who lost, to whom, and
+    about what. what: of which of the three, else events.
     """
 
     minute: datetime
@@ -128,9 +171,13 @@ class Miscount:
     told: int
     counted: int
     refusal: tuple[str, str, str] | None = None
+    pair: tuple[str, str, str, str] | None = None
 
     @property
     def what(self) -> str:
+        if self.pair is not None:
+            code, loser, winner, about = self.pair
+            return " ".join(filter(None, (loser, code, winner and f"by {winner}", about)))
         return "events" if self.refusal is None else " ".join(filter(None, self.refusal))
 
 
@@ -149,8 +196,9 @@ def rebuild(*, run: str | None = None) -> int:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [ADVISORY_LOCK])
         wrong = _difference(cursor, run)
-        _mend(cursor, _MEND_EVENTS, [w for w in wrong if w.refusal is None])
+        _mend(cursor, _MEND_EVENTS, [w for w in wrong if not w.refusal and not w.pair])
         _mend(cursor, _MEND_REFUSALS, [w for w in wrong if w.refusal is not None])
+        _mend(cursor, _MEND_COLLISIONS, [w for w in wrong if w.pair is not None])
     return len(wrong)
 
 
@@ -158,12 +206,17 @@ def _difference(cursor: Any, run: str | None) -> list[Miscount]:
     cursor.execute(_BOUNDS, [AGES["minutes"].keep])
     since, until = cursor.fetchone()
     params = {"since": since, "until": until, "run": run, "once": list(ONCE_A_SECOND)}
+    params["met"] = sorted(COUNTED - set(ONCE_A_SECOND))
     found: list[Miscount] = []
     for statement in (_EVENTS, _REFUSALS):
         cursor.execute(statement, params)
         for minute, key, told, counted, *refusal in cursor.fetchall():
             of = (refusal[0], refusal[1], refusal[2]) if refusal else None
             found.append(Miscount(minute=minute, run=key, told=told, counted=counted, refusal=of))
+    cursor.execute(_COLLISIONS, params)
+    for minute, key, told, counted, *pair in cursor.fetchall():
+        met = (pair[0], pair[1], pair[2], pair[3])
+        found.append(Miscount(minute=minute, run=key, told=told, counted=counted, pair=met))
     return found
 
 
@@ -177,6 +230,10 @@ def _mend(cursor: Any, statements: tuple[str, ...], wrong: list[Miscount]) -> No
 
 def _row(wrong: Miscount) -> dict[str, Any]:
     operation, worker, outcome = wrong.refusal or ("", "", OK)
+    if wrong.pair is not None:
+        names = ("outcome", "loser", "winner", "about")
+        told = dict(zip(names, wrong.pair, strict=True))
+        return told | {"minute": moment(wrong.minute), "run_key": wrong.run, "told": wrong.told}
     return {
         "minute": moment(wrong.minute),
         "run_key": wrong.run,

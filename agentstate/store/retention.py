@@ -99,6 +99,12 @@ AGES: dict[str, Age] = {
         key="minute, run_key, operation, worker, outcome",
         at="minute",
     ),
+    "collisions": Age(
+        keep=timedelta(days=30),
+        table="collision",
+        key="minute, run_key, outcome, loser, winner, about",
+        at="minute",
+    ),
     "feed": FeedAge(keep=timedelta(days=7), table="feed", key="position", at="at"),
     "free units": Age(
         keep=timedelta(days=7),

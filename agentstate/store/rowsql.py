@@ -368,7 +368,7 @@ _REFUSAL_TYPES = {
     "at": "timestamptz", "code": "text", "operation": "text", "run_id": "uuid", "unit": "text",
     "budget": "text", "actor": "text", "worker": "text", "token_sent": "bigint",
     "token_current": "bigint", "wanted": "jsonb", "found": "jsonb", "request_id": "text",
-    "attempt": "integer",
+    "attempt": "integer", "met": "text", "about": "text",
 }  # fmt: skip
 _ACTION_TYPES = {
     "at": "timestamptz", "actor": "text", "action": "text", "object": "text", "run_id": "uuid",
@@ -502,6 +502,11 @@ ON CONFLICT (principal, key) DO UPDATE SET fingerprint = excluded.fingerprint,
 COUNT_REPLAYS = """
 UPDATE agentstate_idempotencyrecord SET replays = replays + 1
 WHERE (principal, key) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+WRITERS = """
+SELECT e.run_id, e.seq, e.actor, e.token
+FROM json_to_recordset(%s) AS w (run_id uuid, seq bigint)
+JOIN agentstate_event e ON (e.run_id, e.seq) = (w.run_id, w.seq)
 """
 TAKEN_KEYS = "SELECT name FROM agentstate_apikey WHERE name = ANY(%s)"
 CREATE_KEY = """

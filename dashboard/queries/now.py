@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models.functions import Coalesce
-
-from agentstate.store import rates, reads, targets
-from agentstate.store.errors import CONFLICTS
-from agentstate.store.models import Lease, OperatorAction, Refusal
+from agentstate.store import collisions, rates, reads, targets
+from agentstate.store.models import Lease, OperatorAction
 from agentstate.store.rates import Figures, Group
 from agentstate.store.reads import HeartbeatView
 from agentstate.store.targets import Target
 from dashboard.queries import alerts, budgets, workers
 from dashboard.queries.alerts import Board
 from dashboard.queries.budgets import Line, RefusedCharge
-from dashboard.queries.contention import columns_of
+from dashboard.queries.contention import Clashes, is_hot
 from dashboard.queries.leases import held
 from dashboard.queries.panels import Panel, read_panels
 from dashboard.queries.workers import Overtaken
@@ -30,10 +26,7 @@ LAPSED_READ = 100
 OVERTAKEN_WITHIN = timedelta(minutes=10)
 REFUSED_WITHIN = timedelta(minutes=15)
 HOT_WITHIN = timedelta(minutes=5)
-# A run is hot when so much of so many writes met another writer first.
-HOT_WRITES_MIN, HOT_CONFLICTS_PART = 20, 0.2
 HOT_READ = 5
-REFUSALS_READ = 500
 TILES_OF = timedelta(hours=1)
 # So that at its very beginning the running minute is in it, too.
 JUST_AFTER = timedelta(microseconds=1)
@@ -43,7 +36,7 @@ ACTIONS_SHOWN = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotRun:
     """A run whose writers meet. workers: those with the most conflicts, with how many. columns:
-    what its newest conflicts were about, with how many of `columns_of`.
+    what its conflicts were about, with how many of `columns_of`.
     """
 
     key: str
@@ -91,14 +84,7 @@ def read_hot(*, now: datetime) -> list[HotRun]:
     """The runs whose writers met most in the last minutes, by the minute table."""
     asked: dict[str, Any] = {"since": now - HOT_WITHIN, "until": now + JUST_AFTER}
     found = rates.read(**asked, by=("run",), limit=HOT_READ).groups
-    return [_hot_run(group, asked) for group in found if _is_hot(group)]
-
-
-def _is_hot(group: Group) -> bool:
-    figures = group.figures
-    part = figures.conflict_ratio or 0.0
-    is_much = figures.writes >= HOT_WRITES_MIN and part >= HOT_CONFLICTS_PART
-    return bool(group.keys["run"]) and is_much
+    return [_hot_run(g, asked) for g in found if g.keys["run"] and is_hot(g.figures)]
 
 
 def _hot_run(group: Group, asked: dict[str, Any]) -> HotRun:
@@ -109,18 +95,15 @@ def _hot_run(group: Group, asked: dict[str, Any]) -> HotRun:
         for one in of_workers
         if one.keys["worker"] and one.figures.conflicts
     ]
-    newest = Refusal.objects.filter(run__key=key, at__gte=asked["since"]).order_by("-id")
-    read = newest.values_list("code", "wanted", Coalesce("worker", "actor"))[:REFUSALS_READ]
-    conflicts = [(wanted, who, code) for code, wanted, who in read if code in CONFLICTS]
+    since, until = rates.window(**asked, now=asked["until"])
+    clashes = Clashes(collisions.read(since=since, until=until, runs=[key]).pairs)
     return HotRun(
         key=key,
         figures=group.figures,
         # Who writes without a lease names no worker: then it is the key.
-        workers=names or Counter(who for _, who, _ in conflicts).most_common(),
-        columns=Counter(
-            column for wanted, _, code in conflicts for column in set(columns_of(code, wanted))
-        ).most_common(),
-        columns_of=len(conflicts),
+        workers=names or clashes.losers,
+        columns=clashes.columns,
+        columns_of=clashes.conflicts,
     )
 
 

@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 
 from agentstate.store.models import OperatorAction
 from dashboard import charts, payloads
+from dashboard.contention_charts import told_families
 from dashboard.families import FAMILIES, family_of
 from dashboard.queries.contention import Row
 from dashboard.templatetags.console import NOTHING
@@ -84,6 +85,12 @@ def pieces(row: Row, rows: list[Row]) -> list[dict[str, Any]]:
             found.append({"family": family.name, "x": round(x, 2), "width": width})
             x += width
     return found
+
+
+@register.filter
+def families(row: Row) -> str:
+    """The parts of a row's bar in words, for who cannot tell them by their colours."""
+    return told_families(row.families)
 
 
 @register.filter

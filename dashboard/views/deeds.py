@@ -22,6 +22,8 @@ from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
 from dashboard.pages import ConsoleRequest, page
+from dashboard.queries.contention import Hot, read_hot
+from dashboard.queries.panels import read_panel
 from dashboard.queries.story import Head
 from dashboard.views import story
 
@@ -259,6 +261,7 @@ def ask(
         "signals": SIGNALS,
         "typed": typed(request, run, keep=not refused_now),
         "braked": _braked(head),
+        "foreseen": read_panel(lambda: _foreseen(request, head)) if action == "brake" else None,
         "retain_span": timedelta(seconds=run.retain_seconds) if run.retain_seconds else None,
     }
     if saw is not None:  # what was sent is not to be taken for what is sent next
@@ -281,4 +284,18 @@ def typed(request: ConsoleRequest, run: Run, *, keep: bool) -> dict[str, Any]:
             "hold": request.POST.get("hold") == "yes" if keep else run.hold,
             "days": request.POST.get("days", "") if keep else days,
         }
-    return {"notes": run.notes, "hold": run.hold, "days": days, "minutes": "10"}
+    return {
+        "notes": run.notes,
+        "hold": run.hold,
+        "days": days,
+        "minutes": "10",
+        "per_second": whole(request.GET.get("per_second", "")) or "",
+    }
+
+
+def _foreseen(request: ConsoleRequest, head: Head) -> Hot | None:
+    """What the brake that is asked for, or one that fits, would have done to the last hour."""
+    asked = request.POST if request.method == "POST" else request.GET
+    return read_hot(
+        head.run.key, now=head.now, per_second=whole(asked.get("per_second", "").strip())
+    )

@@ -101,9 +101,10 @@ def hot_run(store, clock) -> Told:
     return Told(
         said=f"{RUN} is hot: {round(100 * met / (written + met))} % of {written + met} writes met"
         " another writer first in 5 min",
-        cause="100 % of the newest conflicts are about expected_seq. key:fleet and key:other-fleet"
-        " meet most often.",
-        cure="Add instead of setting, append without an expected number, or let one worker write.",
+        cause="100 % of the conflicts are about expected_seq. key:fleet and key:other-fleet meet"
+        " most often.",
+        cure="Append without an expected number where the order does not matter, put several events"
+        " in one append, or let one worker write.",
         about=[RUN, "its refusals"],
         step="Put a brake on it…",
         address=f"/runs/{RUN}/brake",

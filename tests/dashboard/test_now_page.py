@@ -128,7 +128,7 @@ def test_a_hot_run_is_named_with_the_column_the_workers_and_the_cure(store, watc
     TALLY.write()
     page = show(viewer)
     assert "42 is hot: 38 % of 26 writes met another writer first in 5 min" in page.text
-    assert "100 % of the newest conflicts are about expected_seq." in page.text
+    assert "100 % of the conflicts are about expected_seq." in page.text
     assert ("1", "/runs/42/brake") in steps(page)
 
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WRITERS = {
     "execute.py",
     "minutes.py",
+    "collisions.py",
     "rowsql.py",
     "feed.py",
     "upkeep.py",

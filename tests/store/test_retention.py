@@ -37,6 +37,7 @@ def test_each_kind_goes_at_its_own_age_and_in_bounded_passes(store, clock):
     clock.advance(days=90)
     went = retention.purge_all()
     assert (went["refusals"], went["terms of units"], went["minutes"] > 0) == (5, 1, True)
+    assert went["collisions"] > 0
     assert store.acquire("unit-7", "B").token > lease.token
     assert audit.verify(run="42") == []
 

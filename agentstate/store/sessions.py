@@ -1,0 +1,30 @@
+"""What each database session of this process carries now, by its PostgreSQL process id.
+
+PostgreSQL knows which session waits for which, and nothing of workers. The process that opened a
+session knows whose commands it carries: only it can tell, and only of its own. Kept in memory, one
+entry per transaction, so that it costs a writer nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from agentstate.store.plan import Plan
+
+_AT_WORK: dict[int, tuple[Plan, ...]] = {}
+
+
+@contextmanager
+def carrying(pid: int, plans: Sequence[Plan]) -> Iterator[None]:
+    """Note whose commands the session has while the block runs."""
+    _AT_WORK[pid] = tuple(plans)
+    try:
+        yield
+    finally:
+        _AT_WORK.pop(pid, None)
+
+
+def carried_by(pid: int) -> tuple[Plan, ...]:
+    """The commands of one session; none for a session of another process, or one that rests."""
+    return _AT_WORK.get(pid, ())
