@@ -67,10 +67,10 @@ def foresee(*, left: int, burn: Burn, now: datetime) -> Forecast:
 
 def _rate(burn: Burn) -> float | str:
     """What is spent in a second, or why that cannot be told."""
-    if not burn.charges:
-        return 0.0
     if burn.over < AGE_LEAST:
         return f"too young to tell: {_in_words(burn.over)} of it are known"
+    if not burn.charges:
+        return 0.0
     if burn.charges < CHARGES_LEAST:
         some = "one charge" if burn.charges == 1 else f"{burn.charges} charges"
         return f"too few to tell: {some} in the last {_in_words(burn.over)}"

@@ -44,8 +44,8 @@ class Replayed:
     """What the cap would have done. let_through, turned_away: places in the requests, of refused
     ones that would have been admitted and of admitted ones that would not.
 
-    unknown: refused ones of which it is not told what they asked for. repeats: refused ones that
-    would have been admitted at an earlier try already.
+    unknown: refused ones of which it is not told what they asked for. repeats: places of refused
+    ones that would have been admitted at an earlier try already.
     """
 
     cap: int
@@ -55,12 +55,12 @@ class Replayed:
     turned_away_amount: int = 0
     refused: int = 0
     unknown: int = 0
-    repeats: int = 0
+    repeats: tuple[int, ...] = ()
     used: int = 0
 
     @property
     def still_refused(self) -> int:
-        return self.refused - len(self.let_through) - self.repeats - self.unknown
+        return self.refused - len(self.let_through) - len(self.repeats) - self.unknown
 
 
 def replay(requests: Sequence[Request], cap: int) -> Replayed:
@@ -84,7 +84,7 @@ def replay(requests: Sequence[Request], cap: int) -> Replayed:
         turned_away_amount=again.away_amount,
         refused=again.asked,
         unknown=again.unknown,
-        repeats=again.repeats,
+        repeats=tuple(again.repeats),
         used=again.used,
     )
 
@@ -107,14 +107,14 @@ class _Again:
     away_amount: int = 0
     asked: int = 0
     unknown: int = 0
-    repeats: int = 0
+    repeats: list[int] = field(default_factory=list)
 
     def refused(self, place: int, request: Request) -> None:
         self.asked += 1
         if request.moves is None:
             self.unknown += 1
         elif request.name in self.charged:
-            self.repeats += 1
+            self.repeats.append(place)
         elif self._has_room(request.used, request.moves):
             self.more += request.moves
             self.amount += request.moves

@@ -169,40 +169,43 @@ def typed(at: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A link beside a chart."""
+    """A link to another part. name: a choice's, or earlier, later, closer, wider."""
 
-    title: str
-    label: str
+    name: str
+    said: str
     query: str
+    key: str = ""
 
 
 class Ways:
-    """Queries that keep what else the address says (`kept`), but for a place in a list of it."""
+    """Links to other parts; they keep what else the address says, but for a place in a list."""
 
-    def __init__(self, window: Window, kept: Mapping[str, str], *, now: datetime) -> None:
+    def __init__(self, window: Window, query: Mapping[str, str], *, now: datetime) -> None:
         self.window, self.now = window, now
         left_out = ("from", "to", "window", "after", "before")
-        self.kept = {name: kept[name] for name in kept if name not in left_out}
+        self.kept = {name: value for name, value in query.items() if name not in left_out}
 
     def lengths(self, choices: Sequence[Choice] = CHOICES) -> list[Way]:
         return [
-            Way(title=f"Last {one.said}", label=f"Last {one.said}", query=self._query(window=one.name))
+            Way(name=one.name, said=f"Last {one.said}", query=self._to(window=one.name))
             for one in choices
         ]
 
     def beside(self) -> list[Way]:
-        """Earlier, later where there is something, and twice as long."""
+        """Earlier and, where there is something, later; the middle half, and twice as much."""
         w = self.window
-        ways = [Way(title="Earlier", label="‹", query=self._part(w.since - w.span, w.since))]
+        quarter, half = w.span / 4, w.span / 2
+        ways = [self._way("earlier", "<", w.since - w.span, w.since)]
+        if w.span > w.slot * COLUMNS_LEAST:
+            ways.append(self._way("closer", "+", w.since + quarter, w.until - quarter))
+        ways.append(self._way("wider", "-", w.since - half, w.until + half))
         if w.until < self.now:
-            ways.append(Way(title="Later", label="›", query=self._part(w.until, w.until + w.span)))
-        half = w.span / 2
-        if w.span < timedelta(days=16):
-            ways.append(Way(title="Wider", label="−", query=self._part(w.since - half, w.until + half)))
+            ways.append(self._way("later", ">", w.until, w.until + w.span))
         return ways
 
-    def _part(self, since: datetime, until: datetime) -> str:
-        return self._query(**{"from": typed(since), "to": typed(until)})
+    def _way(self, name: str, key: str, since: datetime, until: datetime) -> Way:
+        query = self._to(**{"from": typed(since), "to": typed(until)})
+        return Way(name=name, said=name.capitalize(), query=query, key=key)
 
-    def _query(self, **said: str) -> str:
+    def _to(self, **said: str) -> str:
         return f"?{urlencode(self.kept | said)}"

@@ -134,8 +134,17 @@ def test_a_hot_run_is_named_with_the_column_the_workers_and_the_cure(store, watc
 
 def test_a_budget_that_refuses_is_one_card_not_two(store, watched, viewer):
     store.create("42", budgets=(NewBudget(name="tokens", cap=1_000),), status="running")
-    store.spend("42", 900, budget="tokens")
-    assert "tokens of 42 is used to 90 %, and is dry in about 6m 40s" in show(viewer).text
+    store.spend("42", 890, budget="tokens")
+    text = show(viewer).text
+    assert "tokens of 42 is used to 89 %" in text
+    assert "890 of it in the last 0s. When it is dry is not known: too young to tell: 0 s" in text
+    later(watched, minutes=5)
+    alerts.evaluate_all()
+    for _ in range(2):
+        store.spend("42", 5, budget="tokens")
+    page = show(viewer)
+    assert "is used to 90 %, dry at 12:05 at the rate of the last 5 minutes" in page.text
+    assert "900 spent and 0 reserved of 1 000 tokens; 900 of it in the last 5m." in page.text
     with pytest.raises(BudgetExhausted):
         store.spend("42", 300, budget="tokens")
     page = show(viewer)
