@@ -150,7 +150,8 @@ def test_a_budget_that_refuses_is_one_card_not_two(store, watched, viewer):
     page = show(viewer)
     assert "A charge was refused: tokens of 42 has no room" in page.text
     assert "The smallest needs room for 300." in page.text
-    assert steps(page) == [("1", "/runs/42/budgets/tokens/cap")]
+    budgets = [address for _, address in steps(page) if "/budgets/" in address]
+    assert budgets == ["/runs/42/budgets/tokens/cap"]
 
 
 def test_silent_jobs_come_first_of_all(store, watched, viewer):
