@@ -22,9 +22,9 @@ _MINUTES = (60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200,
 BY_MINUTES = tuple(timedelta(seconds=n) for n in (*_MINUTES, 604_800))
 BY_SECONDS = tuple(timedelta(seconds=n) for n in _SECONDS) + BY_MINUTES
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-WRONG = "“{text}” is no time. Write it as 2026-03-01T14:30."
+WRONG = "“{text}” is no time. Write it as 2026-03-01 14:30."
 BACKWARDS = "The first time has to be before the second one."
-AHEAD = "Nothing has happened yet after that time: it is {now:%Y-%m-%dT%H:%M} UTC."
+AHEAD = "Nothing has happened yet after that time: it is {now:%Y-%m-%d %H:%M} UTC."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +163,8 @@ def _said(since: datetime, until: datetime) -> str:
 
 
 def typed(at: datetime) -> str:
-    """An instant as a field of the kind datetime-local has it."""
-    return at.strftime("%Y-%m-%dT%H:%M:%S" if at.second else "%Y-%m-%dT%H:%M")
+    """An instant as it stands in the form: UTC, as all times of the console are."""
+    return at.strftime("%Y-%m-%d %H:%M:%S" if at.second else "%Y-%m-%d %H:%M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

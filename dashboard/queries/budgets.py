@@ -62,6 +62,11 @@ class Line:
     shared: Sums = Sums()
     runs: Sums = Sums()
 
+    @property
+    def is_overbooked(self) -> bool:
+        """Whether the caps directly below it are more than its own: not all can be used up."""
+        return self.shared.cap + self.runs.cap > self.budget.cap
+
 
 def foreseen(lines: Sequence[Line], burns: dict[UUID, Burn], now: datetime) -> list[Line]:
     """The lines with what the last minutes took of each, and when it is dry at that rate."""

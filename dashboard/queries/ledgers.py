@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -191,10 +191,7 @@ LATERAL (
     WHERE budget_id = f.id AND n >= f.first AND n < f.last ORDER BY n LIMIT %(most)s
 ) AS e GROUP BY 1
 """
-OPENED = """
-SELECT coalesce((SELECT at FROM agentstate_budgetentry WHERE budget_id = %(id)s AND n = 1),
-    '-infinity'::timestamptz)
-"""
+OPENED = "SELECT at FROM agentstate_budgetentry WHERE budget_id = %(id)s AND n = 1"
 MOVED = """
 SELECT coalesce(sum(e.spent + e.reserved), 0)::bigint
 FROM unnest(%(ids)s::uuid[], %(firsts)s::bigint[], %(lasts)s::bigint[]) AS f (id, first, last),
@@ -223,8 +220,7 @@ def read_course(
     with connection.cursor() as cursor:
         cursor.execute(COURSE, facts)
         rows = {int(row[0]): row[1:] for row in cursor.fetchall()}
-        cursor.execute(OPENED, {"id": budget.id})
-        opened_at: datetime = cursor.fetchone()[0]
+    opened_at = read_opened(budget.id)
     course = _points(
         window,
         rows,
@@ -237,6 +233,14 @@ def read_course(
         begins_at=begins_at,
         refused_cut=refused.is_cut,
     )
+
+
+def read_opened(budget: UUID) -> datetime:
+    """When the budget was made: its first line's time; the beginning of all if that is gone."""
+    with connection.cursor() as cursor:
+        cursor.execute(OPENED, {"id": budget})
+        found = cursor.fetchone()
+    return found[0] if found else datetime.min.replace(tzinfo=UTC)
 
 
 def _ranges(spans: Sequence[Span], firsts: list[int], lasts: list[int]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,9 @@ from dashboard.queries.panels import Panel, read_panel, read_panels
 from dashboard.queries.refused import Refused, RefusedCharge
 from dashboard.replay import Replayed, replay
 from dashboard.windows import Ways, Window, read_window
+
+# A younger budget is shown by its last hour, an older one by its last day.
+YOUNG = timedelta(hours=2)
 
 
 @require_safe
@@ -123,7 +126,9 @@ def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> Http
     found = read_budget(name, key)
     row, now = found.row, found.now
     query = request.GET.dict()
-    window = read_window(query, now=now, usual=windows.DAY, slots=windows.BY_SECONDS)
+    is_young = now - ledgers.read_opened(row.id) < YOUNG
+    usual = windows.HOUR if is_young else windows.DAY
+    window = read_window(query, now=now, usual=usual, slots=windows.BY_SECONDS)
     after = query.get("after", "")
     turned_away = read_panel(partial(refused.read, row, since=window.since, until=window.until))
     asked: dict[str, Callable[[], Any]] = {
@@ -152,8 +157,8 @@ def describe_window(query: dict[str, str], window: Window, now: datetime) -> dic
         "lengths": ways.lengths(),
         "beside": ways.beside(),
         "kept": ways.kept,
-        "typed_from": windows.typed(window.since),
-        "typed_to": windows.typed(window.until),
+        "typed_from": query.get("from", "") if window.error else windows.typed(window.since),
+        "typed_to": query.get("to", "") if window.error else windows.typed(window.until),
     }
 
 

@@ -72,7 +72,9 @@ def test_shared_budgets_stand_below_their_parents_with_their_rate_and_when_they_
 
     text = Page(viewer.get("/budgets")).text
 
-    at = [text.index(name) for name in ("aside 0 %", "company below it", "└ team below it 1 of")]
+    at = [
+        text.index(name) for name in ("aside 0 %", "company below it", "└ team below it 1 budget")
+    ]
     assert at == sorted(at)
     # 60 in 15 minutes are 240 an hour: 400 last 1 h 40 min, 900 of the parent 3 h 45 min.
     assert "400 tokens 100 0 500 240 15:40" in text
@@ -90,9 +92,9 @@ def test_a_tree_tells_the_sums_of_what_is_below_each(store, team, viewer):
     text = Page(viewer.get("/budgets")).text
     page = Page(viewer.get("/budgets/company"))
 
-    assert "company below it 2 shared, caps 800, used 42" in text
-    assert "team below it 2 of runs, caps 170, used 35" in text
-    assert "Below it 2 shared, caps 800, used 42" in page.text
+    assert "company below it 2 shared budgets, caps 800, used 42" in text
+    assert "team below it 2 budgets of runs, caps 170, used 35" in text
+    assert "Below it 2 shared budgets, caps 800, used 42" in page.text
     assert page.links.index("/budgets/people") < page.links.index("/budgets/team")
 
 
@@ -103,7 +105,7 @@ def test_of_a_thousand_budgets_of_runs_and_more_the_sums_say_so(store, team, vie
 
     text = Page(viewer.get("/budgets")).text
 
-    assert "team below it 2+ of runs, caps" in text
+    assert "team below it 2+ budgets of runs, caps" in text
 
 
 def test_runs_that_go_on_without_a_cap_are_listed_apart(store, team, viewer):
