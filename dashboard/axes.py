@@ -56,13 +56,17 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """left: where the drawing begins in its picture; all x here are from there."""
+    """left: where the drawing begins in its picture; all x here are from there.
+
+    marks: as they are drawn. happened: each of them by itself, for the table.
+    """
 
     since: datetime
     until: datetime
     left: float = 0.0
     width: float = WIDTH
     marks: tuple[PlacedMark, ...] = ()
+    happened: tuple[Mark, ...] = ()
 
     def x(self, at: datetime) -> float:
         part = (at - self.since) / (self.until - self.since)
@@ -88,6 +92,13 @@ class Axis:
         return [Tick(x=self.x(at), text=_text(at, step)) for at in times]
 
     @property
+    def told(self) -> str:
+        """`2 operator actions, 1 new version`; nothing where there is none."""
+        counts = {kind: sum(m.kind == kind for m in self.happened) for kind in KINDS}
+        parts = [f"{n} {KINDS[kind][n > 1]}" for kind, n in counts.items() if n]
+        return ", ".join(parts)
+
+    @property
     def legend(self) -> list[tuple[str, str]]:
         """The kinds of marks that are there, and what they are called."""
         there = {mark.kind for mark in self.marks}
@@ -101,19 +112,24 @@ def _text(at: datetime, step: int) -> str:
 
 
 def axis_of(
-    since: datetime, until: datetime, marks: Sequence[Mark] = (), *, left: float = 0.0
+    since: datetime,
+    until: datetime,
+    marks: Sequence[Mark] = (),
+    *,
+    left: float = 0.0,
+    width: float = WIDTH,
 ) -> Axis:
     """The axis of this time, with those of the marks that are in it."""
-    bare = Axis(since=since, until=max(until, since + timedelta(seconds=1)), left=left)
-    return replace(bare, marks=tuple(_place(bare, marks)))
+    end = max(until, since + timedelta(seconds=1))
+    bare = Axis(since=since, until=end, left=left, width=width)
+    there = sorted((m for m in marks if bare.shows(m.at)), key=lambda m: (m.at, m.title))
+    return replace(bare, marks=tuple(_place(bare, there)), happened=tuple(there))
 
 
 def _place(axis: Axis, marks: Sequence[Mark]) -> list[PlacedMark]:
     placed: list[PlacedMark] = []
     last: dict[str, int] = {}
-    for mark in sorted(marks, key=lambda one: (one.at, one.title)):
-        if not axis.shows(mark.at):
-            continue
+    for mark in marks:
         x = axis.x(mark.at)
         there = last.get(mark.kind)
         if there is not None and x - placed[there].x < MARKS_APART:

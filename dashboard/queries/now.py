@@ -156,6 +156,8 @@ class Hour:
     there, with zeros.
     """
 
+    since: datetime
+    until: datetime
     total: Figures
     minutes: list[Figures]
 
@@ -165,6 +167,8 @@ def read_hour(*, now: datetime) -> Hour:
     by_minute = {group.keys["minute"]: group.figures for group in found.groups}
     count = (found.until - found.since) // rates.MINUTE
     return Hour(
+        since=found.since,
+        until=found.until,
         total=found.total,
         minutes=[by_minute.get(found.since + n * rates.MINUTE, Figures()) for n in range(count)],
     )

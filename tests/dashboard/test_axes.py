@@ -71,3 +71,5 @@ def test_several_in_one_place_tell_each_and_of_many_their_number():
         (2, "2 operator actions: ana: paused; bo: resumed"), (1, "w 2"),
     ]  # fmt: skip
     assert [mark.title for mark in many.marks] == ["9 operator actions"]
+    assert len(many.happened) == 9
+    assert (few.told, many.told) == ("2 operator actions, 1 new version", "9 operator actions")
