@@ -4,9 +4,9 @@
 
 In the folder's own database (embedded, durable as always) it makes some runs as `bench.filled`
 does, a shared budget with a long ledger, and minute rows by SQL: first of two days, then of all the
-days. After each it asks for every page by turns, in this process, and tells the time from the request to
-its answer. Retention keeps minutes for 30 days, and nothing of a site runs here, so nothing deletes
-what is measured.
+days. After each it asks for every page by turns, in this process, and tells the time from the
+request to its answer. Retention keeps minutes for 30 days, and nothing of a site runs here, so
+nothing deletes what is measured.
 
 Only the ratio of the two and the rows that were read mean anything on a busy machine: a page that
 reads its window alone reads as many rows of a year as of two days, whatever that takes.
