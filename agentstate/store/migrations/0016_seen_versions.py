@@ -5,7 +5,7 @@ from django.db.models import F
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agentstate", "0014_run_search")]
+    dependencies = [("agentstate", "0015_refusals_of_units")]
 
     operations = [
         migrations.CreateModel(
