@@ -400,3 +400,42 @@ def test_a_split_budget_is_one_with_its_slots_their_ledger_and_their_holds(
         more = [link for link in page.links if "after=" in link]
         address = "/budgets/hot" + more[0] if more else ""
     assert notes == [5, 4, 3, 2, 1, 0]
+
+
+def test_what_workers_and_operators_say_is_text_in_marks(store, still_clock, viewer):
+    open_shared(store, "b", 100)
+    store.ask(AnnounceWorker(worker="w-1", version="<img src=x onerror=alert(1)>"))
+    ask = ChangeCap(run=None, budget="b", cap=200, reason='"><b hx-get="/evil" hx-trigger="load">')
+    store.as_caller(SENIOR).ask(ask)
+    still_clock.advance(minutes=1)
+
+    for address in ("/budgets/b", "/", "/?table=1"):
+        page = Page(viewer.get(address))
+        assert "workers <img src=x onerror=alert(1)>" in page.text
+        assert '“"><b hx-get="/evil" hx-trigger="load">”' in page.text
+        assert not [
+            a for tag, a in page.tags if tag in ("img", "b") and a.keys() & {"src", "hx-get"}
+        ]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"from": "\0"},
+        {"from": "9" * 400, "to": "x"},
+        {"window": "<b>"},
+        {"from": "0001-01-01T00:00:00+14:00"},
+        {"from": "2026-03-02", "to": "9999-12-31T23:59:59-14:00"},
+        {"cap": "\0"},
+        {"cap": "1" * 500, "after": "nonsense"},
+        {"from": "1970-01-01", "to": "1970-01-01T00:00:01", "cap": "0"},
+    ],
+)
+def test_whatever_an_address_says_a_budget_has_a_page(store, still_clock, viewer, query):
+    open_shared(store, "b", 100)
+    charge(store, "b", 5)
+
+    page = Page(viewer.get("/budgets/b", query))
+
+    assert page.status == 200
+    assert "Ledger" in page.text
