@@ -18,7 +18,7 @@ from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.reads import BudgetView
 from agentstate.store.rows import BudgetRow
 from agentstate.store.rules.names import AMOUNT_MAX
-from dashboard import charts, cursors, forecast, stranded, windows
+from dashboard import course_charts, cursors, forecast, stranded, windows
 from dashboard.access import allowed_actions
 from dashboard.axes import axis_of
 from dashboard.forms import whole
@@ -183,8 +183,8 @@ def _read_chart(found: Budget, window: Window, turned_away: Refused) -> dict[str
     marks = happened.read_marks(
         since=window.since, until=window.until, objects=[found.object], run=found.row.run_id
     )
-    axis = axis_of(window.since, window.until, marks, left=charts.COURSE_LEFT)
-    return {"course": course, "drawing": charts.draw_course(course, axis)}
+    axis = axis_of(window.since, window.until, marks, left=course_charts.LEFT)
+    return {"course": course, "drawing": course_charts.draw(course, axis)}
 
 
 def _read_ledger(row: BudgetRow, now: datetime, after: str, part: Window | None) -> ledgers.Ledger:

@@ -5,7 +5,7 @@ from django.db.models import F
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agentstate", "0015_refusals_of_units")]
+    dependencies = [("agentstate", "0016_collisions")]
 
     operations = [
         migrations.CreateModel(

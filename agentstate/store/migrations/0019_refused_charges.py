@@ -20,7 +20,7 @@ INDEX = models.Index(
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("agentstate", "0016_seen_versions")]
+    dependencies = [("agentstate", "0018_seen_versions")]
 
     operations = [
         migrations.RunSQL(
