@@ -14,7 +14,8 @@ from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
-from agentstate import postgres
+from agentstate import __version__, postgres
+from agentstate.store import versions
 from agentstate.store.partitions import ensure_ahead
 
 # Any number of our own: one start prepares, the others wait for it.
@@ -45,6 +46,7 @@ def prepare(*, report: Callable[[str], None] = lambda _: None) -> Prepared:
         if settings.CELERY_BROKER_URL.startswith("pgmq"):
             install_queues(session)
         ensure_ahead()
+        versions.note_site(__version__)
         connection.close()
         row = session.execute("SELECT current_setting('server_version'), now()").fetchone()
     assert row is not None

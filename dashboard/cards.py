@@ -16,7 +16,7 @@ from agentstate.store.alerting import State
 from agentstate.store.models import Lease
 from agentstate.store.reads import HeartbeatView
 from agentstate.store.targets import Target
-from dashboard import diagnosis, sentences
+from dashboard import diagnosis, forecast, sentences
 from dashboard.families import BY_NAME
 from dashboard.queries.alerts import Board
 from dashboard.queries.alerts import Line as AlertLine
@@ -176,25 +176,35 @@ def _who_meets(one: HotRun) -> str:
 
 
 def dry(found: list[Line], now: datetime) -> list[Card]:
-    return [_dry(line) for line in found]
+    return [_dry(line, now) for line in found]
 
 
-def _dry(line: Line) -> Card:
-    budget, used = line.budget, line.budget.spent + line.budget.reserved
-    part = 100 * used // max(1, budget.cap)
-    soon = f", and is dry in about {duration(line.dry_in)}" if line.dry_in and budget.left else ""
+def _dry(line: Line, now: datetime) -> Card:
+    budget, ahead = line.budget, line.forecast
+    part = 100 * budget.used // max(1, budget.cap)
+    soon = f", {forecast.in_words(ahead, now)}" if ahead and ahead.dry_at else ""
     return Card(
         check="dry",
         harm=75 if budget.left <= 0 else 50,
         said=f"{budget.name} of {line.run} is used to {part} %{soon}",
         cause=f"{number(budget.spent)} spent and {number(budget.reserved)} reserved of"
-        f" {number(budget.cap)} {budget.unit}; {number(line.burned)} of it in the last hour.",
+        f" {number(budget.cap)} {budget.unit}{_went(line)}",
         cure="Raise the cap before it is met, or let the run end.",
         step=Step(
             label="Change the cap…", address=reverse("run-budget-cap", args=[line.run, budget.name])
         ),
         about=(run_link(line.run or ""),),
     )
+
+
+def _went(line: Line) -> str:
+    """How fast it goes, and why it is not told when it is dry where that is not known."""
+    if line.burn is None or line.forecast is None:
+        return "."
+    went = f"; {number(line.burn.spent)} of it in the last {duration(line.burn.over)}."
+    if line.forecast.dry_at or line.forecast.is_dry:
+        return went
+    return f"{went} When it is dry is not known: {line.forecast.why}."
 
 
 def refused(found: list[RefusedOf], now: datetime) -> list[Card]:

@@ -1,6 +1,8 @@
-"""Charts of contention as numbers for the templates: coordinates, labels, and what each part says.
+"""Charts as numbers for the templates: coordinates, labels, and what each part says.
 
-Drawn as SVG by the server. The box is 1000 wide; the template puts the axis beside it.
+Drawn as SVG by the server. The box is 1000 wide; the template puts the scale beside it. What has a
+time axis gets it from `axes.py`. Nothing is told by colour alone: series differ by dashes, patterns
+and shapes too, each has its name beside it, and every chart is also a table.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Closeup:
 def read_closeup(query: dict[str, str], *, first: datetime, last: datetime) -> Closeup:
     """What the address asks for; whatever is no instant, or outside the run, is all of it."""
     last = max(last, first + SHORTEST)
-    start, end = _instant(query.get("from")), _instant(query.get("to"))
+    start, end = instant(query.get("from")), instant(query.get("to"))
     begin = max(first, start) if start else first
     until = min(last, end) if end else last
     if until - begin < SHORTEST or begin >= last:
@@ -64,7 +64,8 @@ def read_closeup(query: dict[str, str], *, first: datetime, last: datetime) -> C
     )
 
 
-def _instant(text: str | None) -> datetime | None:
+def instant(text: str | None) -> datetime | None:
+    """What a text in an address says; None for whatever is no time. Without a zone it is UTC."""
     try:
         at = datetime.fromisoformat(text or "")
     except ValueError:

@@ -113,6 +113,16 @@ SECTIONS = (
         },
     ),
     Section(
+        title="A budget",
+        pages=frozenset({"budget", "run-budget"}),
+        keys={"u": "change its cap"},
+    ),
+    Section(
+        title="Charts",
+        pages=frozenset({"budget", "run-budget"}),
+        keys={"+, -": "closer, wider", "<, >": "earlier, later"},
+    ),
+    Section(
         title="Pages that ask",
         keys={
             "⌘ ↵": "send, also from a field (Ctrl ↵)",

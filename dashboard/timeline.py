@@ -79,7 +79,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """What happened. token None: outside a term. kind: worker, store, refused, budget or action.
+    """What happened. token None: outside a term. kind: worker, store, refused, budget, action or
+    deploy.
 
     until: of several in one, when the last of them was.
     """
@@ -186,6 +187,7 @@ class Drawing:
     folds: list[Fold]
     ticks: list[Tick]
     actions: list[PlacedDot]
+    deploys: list[PlacedDot]
     parts: list[Bar]
     parts_y: int | None
     parts_left_out: int
@@ -278,7 +280,8 @@ def draw(
     fold: bool = True,
 ) -> Drawing:
     """Lay out a run from `start` to its end or to now, or what of it is in the window."""
-    happened = [dot.at for dot in dots]
+    # A new version is no event of the run: a long stretch with one is folded all the same.
+    happened = [dot.at for dot in dots if dot.kind != "deploy"]
     borders = [m for s in spans for m in (s.starts_at, s.lapsed_at, s.ends_at) if m]
     lives = [m for p in parts for m in (p.starts_at, p.ends_at) if m]
     if window is None:
@@ -312,6 +315,7 @@ def draw(
         folds=_folds(scale),
         ticks=_ticks(scale),
         actions=[p for dot in seen if dot.kind == "action" for p in _place(scale, [dot], {})],
+        deploys=_place(scale, [dot for dot in seen if dot.kind == "deploy"], {}),
         parts=bars,
         parts_y=parts_y,
         parts_left_out=left_out,
@@ -512,6 +516,7 @@ def _plural(kind: str) -> str:
         "refused": "refused writes",
         "budget": "refused charges",
         "action": "operator actions",
+        "deploy": "new versions",
     }[kind]
 
 

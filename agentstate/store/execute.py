@@ -35,6 +35,7 @@ from agentstate.store import (
     sessions,
     spent,
     splits,
+    versions,
 )
 from agentstate.store import rowsql as sql
 from agentstate.store.alerting import RULES
@@ -912,7 +913,7 @@ class _Batch:
                 "worker": item.plan.worker,
                 "token_sent": item.plan.token_sent,
                 "token_current": run.token if run else _current(item).get("token"),
-                "wanted": dict(item.plan.wanted),
+                "wanted": dict(item.plan.wanted) | _asked(refusal),
                 "found": _current(item),
                 "request_id": item.ask.under.request_id,
                 "attempt": item.ask.under.attempt,
@@ -1044,6 +1045,11 @@ def _note_collision(
 def _own_unit(plan: Plan) -> str | None:
     """The unit of a lease that belongs to no run: a run's own says no more than the run."""
     return plan.unit if plan.unit is not None and run_key_of(plan.unit) is None else None
+
+
+def _asked(refusal: Refusal) -> dict[str, Any]:
+    """What a charge asked of the level that refused it: of several charges it is one of them."""
+    return {"asked": refusal.facts["asked"]} if "asked" in refusal.facts else {}
 
 
 def _owner(item: _Item) -> Any:
@@ -1184,6 +1190,8 @@ def _save_worker(cursor: Any, now: datetime, *, ask: AnnounceWorker, by: str) ->
         "at": now,
     }
     cursor.execute(sql.SAVE_WORKER, values)
+    if ask.version is not None:
+        cursor.execute(sql.NOTE_VERSION, versions.noted(versions.WORKERS, ask.version, now))
 
 
 def _save_drain(cursor: Any, now: datetime, *, ask: DrainWorker, by: str) -> None:

@@ -452,6 +452,22 @@ class Worker(models.Model):
     drain_reason = models.TextField(null=True)
 
 
+class SeenVersion(models.Model):
+    """A version of the site or of its workers, and when it was first seen: a mark on charts.
+
+    Workers say theirs when they announce themselves. One that comes back is not first seen again.
+    """
+
+    pk = models.CompositePrimaryKey("what", "version")
+    what = models.TextField()
+    version = models.TextField()
+    first_seen_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(F("first_seen_at").desc(), name="seenversion_newest")]
+
+
 class FeedConsumer(models.Model):
     """How far somebody has read the feed; it never goes back, and never holds back retention."""
 
@@ -573,6 +589,14 @@ class Refusal(models.Model):
                 F("id").desc(),
                 condition=Q(run__isnull=True, unit__isnull=False),
                 name="refusal_of_unit",
+            ),
+            # Few, and read by their budget: other refusals of the same time are none of its page's.
+            models.Index(
+                F("budget"),
+                F("at").desc(),
+                F("id").desc(),
+                condition=Q(code="budget-exhausted"),
+                name="refusal_of_budget",
             ),
             models.Index(
                 fields=["request_id"],

@@ -150,6 +150,7 @@ def _append(ask: Append) -> Plan:
             to=ask.to,
             events=[e.type for e in ask.events[:20]],
             amount={c.budget: c.amount for c in ask.spend},
+            ids={c.budget: c.id for c in ask.spend if c.id is not None},
         ),
     )
 
@@ -276,7 +277,7 @@ def _spend(ask: Spend) -> Plan:
         charging=ask.charge.amount,
         charge_ids=(ask.charge.id,) if ask.charge.id else (),
         token_sent=ask.fence,
-        wanted=_wanted(amount={ask.charge.budget: ask.charge.amount}),
+        wanted=_wanted(amount={ask.charge.budget: ask.charge.amount}, id=ask.charge.id),
     )
 
 

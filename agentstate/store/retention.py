@@ -123,6 +123,15 @@ AGES: dict[str, Age] = {
         order="token",
     ),
     "workers not seen": Age(keep=timedelta(days=7), table="worker", key="name", at="seen_at"),
+    # The site's own go on for ever: it says its version when it starts, however long it then runs.
+    "versions of workers": Age(
+        keep=timedelta(days=90),
+        table="seenversion",
+        key="what, version",
+        at="seen_at",
+        only="what = 'workers'",
+        order="what, version",
+    ),
     # Long after the feed itself has gone on: whoever comes back has to begin anew either way.
     "consumers not seen": Age(keep=timedelta(days=30), table="feedconsumer", key="name", at="at"),
     "changes of alerts": Age(

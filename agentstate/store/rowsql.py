@@ -536,6 +536,16 @@ ON CONFLICT (name) DO UPDATE SET version = coalesce(excluded.version, t.version)
     worker_time = excluded.worker_time, skew_ms = excluded.skew_ms,
     principal = excluded.principal, seen_at = excluded.seen_at
 """
+# A row is written when a version is new, and once a day while it is seen. Whoever finds another at
+# it leaves it: so nobody waits here, and two batches with two new versions do not wait in a ring.
+NOTE_VERSION = """
+INSERT INTO agentstate_seenversion AS t (what, version, first_seen_at, seen_at)
+SELECT %(what)s, %(version)s, %(at)s, %(at)s
+WHERE CASE WHEN NOT EXISTS (SELECT FROM agentstate_seenversion WHERE what = %(what)s
+        AND version = %(version)s AND seen_at > %(at)s - interval '1 day')
+    THEN pg_try_advisory_xact_lock(%(lock)s) ELSE false END
+ON CONFLICT (what, version) DO UPDATE SET seen_at = greatest(t.seen_at, excluded.seen_at)
+"""
 SAVE_DRAIN = """
 INSERT INTO agentstate_worker AS t (name, principal, first_seen_at, seen_at, drain_at, drain_by,
     drain_reason)

@@ -12,12 +12,13 @@ from agentstate.store.models import Lease, OperatorAction
 from agentstate.store.rates import Figures, Group
 from agentstate.store.reads import HeartbeatView
 from agentstate.store.targets import Target
-from dashboard.queries import alerts, budgets, workers
+from dashboard.queries import alerts, budgets, refused, workers
 from dashboard.queries.alerts import Board
-from dashboard.queries.budgets import Line, RefusedCharge
+from dashboard.queries.budgets import Line
 from dashboard.queries.contention import Clashes, is_hot
 from dashboard.queries.leases import held
 from dashboard.queries.panels import Panel, read_panels
+from dashboard.queries.refused import RefusedCharge
 from dashboard.queries.workers import Overtaken
 
 # A lease that ran out is usually taken within seconds; then nobody needs to be told.
@@ -108,14 +109,8 @@ def _hot_run(group: Group, asked: dict[str, Any]) -> HotRun:
 
 
 def read_dry(*, now: datetime) -> list[Line]:
-    """Budgets of runs that go on, of which most is used, with what went in the last hour."""
-    near = budgets.read_near()
-    burned = budgets.read_burned([line.budget.id for line in near], since=now - budgets.BURN)
-    return [
-        Line(run=line.run, parent=line.parent, budget=line.budget,
-             burned=burned.get(line.budget.id, 0))
-        for line in near
-    ]  # fmt: skip
+    """Budgets of runs that go on, of which most is used, with what went in the last minutes."""
+    return budgets.read_near(now=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +129,7 @@ class RefusedOf:
 def read_refused(*, now: datetime) -> list[RefusedOf]:
     """By budget, the newest first."""
     by_budget: dict[tuple[str | None, str], list[RefusedCharge]] = {}
-    for one in budgets.read_newest_refused(since=now - REFUSED_WITHIN):
+    for one in refused.read_newest(since=now - REFUSED_WITHIN):
         by_budget.setdefault((one.run, one.budget), []).append(one)
     return [
         RefusedOf(run=run, budget=budget, charges=found)
@@ -161,6 +156,8 @@ class Hour:
     there, with zeros.
     """
 
+    since: datetime
+    until: datetime
     total: Figures
     minutes: list[Figures]
 
@@ -170,6 +167,8 @@ def read_hour(*, now: datetime) -> Hour:
     by_minute = {group.keys["minute"]: group.figures for group in found.groups}
     count = (found.until - found.since) // rates.MINUTE
     return Hour(
+        since=found.since,
+        until=found.until,
         total=found.total,
         minutes=[by_minute.get(found.since + n * rates.MINUTE, Figures()) for n in range(count)],
     )

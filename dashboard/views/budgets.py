@@ -1,35 +1,39 @@
-"""Budgets: those near their cap first, the shared ones as a tree, one with its ledger, its cap."""
+"""Budgets: those near their cap first, the shared ones as a tree; one with its course."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpResponseBase
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
 from agentstate.store import reads
-from agentstate.store.commands import ChangeCap
 from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.reads import BudgetView
 from agentstate.store.rows import BudgetRow
 from agentstate.store.rules.names import AMOUNT_MAX
-from dashboard import cursors
+from dashboard import course_charts, cursors, forecast, stranded, windows
 from dashboard.access import allowed_actions
-from dashboard.asking import Done, carry_out, form_context, read_reason
+from dashboard.axes import axis_of
 from dashboard.forms import whole
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import budgets as queries
-from dashboard.queries.budgets import RefusedCharge
+from dashboard.queries import happened, holds, ledgers, refused
 from dashboard.queries.clock import database_now
-from dashboard.queries.panels import Panel, read_panels
-from dashboard.templatetags.console import number
+from dashboard.queries.ledgers import Story
+from dashboard.queries.panels import Panel, read_panel, read_panels
+from dashboard.queries.refused import Refused, RefusedCharge
+from dashboard.replay import Replayed, replay
+from dashboard.windows import Ways, Window, read_window
+
+# A younger budget is shown by its last hour, an older one by its last day.
+YOUNG = timedelta(hours=2)
 
 
 @require_safe
@@ -41,12 +45,22 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     after = request.GET.get("after", "").replace("\0", "")[:200]
     panels = read_panels(
         {
-            "near": queries.read_near,
+            "near": partial(queries.read_near, now=now),
             "shared": partial(queries.read_shared, now=now, after=after),
-            "refused": partial(queries.read_newest_refused, since=now - queries.BURN),
+            "stranded": partial(holds.read_stranded, now=now),
+            "refused": partial(refused.read_newest, since=now - windows.HOUR.span),
+            "uncapped": queries.read_uncapped,
         }
     )
-    context = {"now": now, "after": after, "panels": panels, "percent": queries.NEAR_PERCENT}
+    stuck = panels["stranded"].found
+    context = {
+        "now": now,
+        "after": after,
+        "panels": panels,
+        "percent": queries.NEAR_PERCENT,
+        "stranded": stranded.shown(stuck.holds, now) if stuck else [],
+        "refused": [(charge, "") for charge in panels["refused"].found or []],
+    }
     parts = is_partial(request, "budgets")
     return render(request, "budgets/board.html" if parts else "budgets/list.html", context)
 
@@ -62,6 +76,11 @@ class Budget:
     @property
     def row(self) -> BudgetRow:
         return self.view.budget
+
+    @property
+    def object(self) -> str:
+        """What it is called where it is written down that somebody changed it."""
+        return self.row.name if self.key is None else f"{self.key}/{self.row.name}"
 
     @property
     def address(self) -> str:
@@ -101,56 +120,81 @@ def describe(request: ConsoleRequest, found: Budget) -> dict[str, Any]:
 @page
 @shared
 def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> HttpResponseBase:
-    """One budget: `after` the place in its ledger."""
+    """One budget: `window`, or `from` and `to`, what its chart and its refusals are of; `cap` what
+    another one would have let through; `after` the place in its ledger.
+    """
     found = read_budget(name, key)
     row, now = found.row, found.now
-    after = request.GET.get("after", "")
+    query = request.GET.dict()
+    is_young = now - ledgers.read_opened(row.id) < YOUNG
+    usual = windows.HOUR if is_young else windows.DAY
+    window = read_window(query, now=now, usual=usual, slots=windows.BY_SECONDS)
+    after = query.get("after", "")
+    turned_away = read_panel(partial(refused.read, row, since=window.since, until=window.until))
     asked: dict[str, Callable[[], Any]] = {
         "burn": partial(queries.read_burn, row.id, now=now),
-        "parents": partial(queries.read_parents, found.view),
-        "holds": partial(queries.read_holds, row.id, now=now),
-        "refused": partial(queries.read_refused, row, since=now - queries.REFUSED_WITHIN),
-        "children": partial(queries.read_children, row.id),
-        "ledger": partial(_read_ledger, row, now, after),
+        "parents": partial(queries.read_parents, found.view, now=now),
+        "chart": partial(_read_chart, found, window, turned_away.found or Refused(charges=[])),
+        "held": partial(holds.read_held, row.id, now=now),
+        "below": partial(queries.read_below, row.id),
+        "ledger": partial(_read_ledger, row, now, after, window if window.is_part else None),
     }
-    panels = read_panels(asked)
-    context = describe(request, found) | {"panels": panels, "after": after}
-    burn = panels["burn"].found
-    context["dry_in"] = queries.dry_in(row, burn.spent) if burn else None
+    panels = read_panels(asked) | {"refused": turned_away}
+    context = describe(request, found) | describe_window(query, window, now)
+    context |= {"panels": panels, "after": after} | _foresee(panels, row, now)
+    held = panels["held"].found
+    context["held"] = stranded.shown(held.holds, now) if held else []
+    context |= what_if(query.get("cap"), found, window, turned_away)
     parts = is_partial(request, "budget")
     return render(request, "budgets/parts.html" if parts else "budgets/budget.html", context)
 
 
-def _read_ledger(row: BudgetRow, now: datetime, after: str) -> queries.Ledger:
-    try:
-        return queries.read_ledger(row.id, now=now, after=after)
-    except cursors.BadCursor:
-        return queries.read_ledger(row.id, now=now)
+def describe_window(query: dict[str, str], window: Window, now: datetime) -> dict[str, Any]:
+    """What the bar above a chart shows: which part it is of, and the ways to others."""
+    ways = Ways(window, query, now=now)
+    return {
+        "window": window,
+        "lengths": ways.lengths(),
+        "beside": ways.beside(),
+        "kept": ways.kept,
+        "typed_from": query.get("from", "") if window.error else windows.typed(window.since),
+        "typed_to": query.get("to", "") if window.error else windows.typed(window.until),
+    }
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@page
-def change_cap(request: ConsoleRequest, name: str, key: str | None = None) -> HttpResponseBase:
-    """Ask for a cap, show what it means, then set it, if the budget is still what was seen."""
-    found = read_budget(name, key)
-    if request.method != "POST":
-        typed = request.GET.get("cap")
-        return ask(request, found, typed=typed or "", wrong=wrong_cap(typed) if typed else "")
-    typed = request.POST.get("cap", "")
-    reason, error = read_reason(request)
-    version, cap = whole(request.POST.get("seen_version")), read_cap(typed)
-    if cap is None or error or version is None:
-        error = error or ("" if version else "The form has lost what you saw. Send it again.")
-        return ask(request, found, typed=typed, wrong=wrong_cap(typed), done=Done(error=error))
-    done = carry_out(
-        request,
-        lambda: ChangeCap(run=key, budget=name, cap=cap, reason=reason, if_match=version),
+def _foresee(panels: dict[str, Panel[Any]], row: BudgetRow, now: datetime) -> dict[str, Any]:
+    """When it is dry, and which level above it is dry before it."""
+    burn = panels["burn"].found
+    own = forecast.foresee(left=row.left, burn=burn, now=now) if burn else None
+    levels = [line for line in panels["parents"].found or [] if line.forecast.dry_at]
+    first = min(levels, key=lambda line: line.forecast.dry_at, default=None)
+    is_before = first and (own is None or not own.dry_at or first.forecast.dry_at < own.dry_at)
+    return {
+        "forecast": own,
+        "forecast_words": forecast.in_words(own, now) if own else "",
+        "dry_before": first if is_before and not (own and own.is_dry) else None,
+    }
+
+
+def _read_chart(found: Budget, window: Window, turned_away: Refused) -> dict[str, Any]:
+    course = ledgers.read_course(
+        found.row, found.key, window=window, now=found.now, refused=turned_away
     )
-    if done.result is None:
-        return ask(request, read_budget(name, key), typed=typed, done=done)
-    told = f"The cap of {name} is {number(done.result.cap)} {done.result.unit}."
-    messages.success(request, told, extra_tags="check-circle")
-    return redirect(found.address)
+    marks = happened.read_marks(
+        since=window.since, until=window.until, objects=[found.object], run=found.row.run_id
+    )
+    axis = axis_of(window.since, window.until, marks, left=course_charts.LEFT)
+    return {"course": course, "drawing": course_charts.draw(course, axis)}
+
+
+def _read_ledger(row: BudgetRow, now: datetime, after: str, part: Window | None) -> ledgers.Ledger:
+    try:
+        return ledgers.read_ledger(row.id, now=now, after=after, part=part)
+    except cursors.BadCursor:
+        return ledgers.read_ledger(row.id, now=now, part=part)
+
+
+# --- another cap ---------------------------------------------------------------------------------
 
 
 def read_cap(typed: str) -> int | None:
@@ -163,67 +207,55 @@ def wrong_cap(typed: str | None) -> str:
     return "" if read_cap(typed or "") is not None else f"A whole number from 0 to {AMOUNT_MAX}."
 
 
-def ask(
-    request: ConsoleRequest,
-    found: Budget,
-    *,
-    typed: str,
-    wrong: str = "",
-    done: Done[Any] | None = None,
-) -> HttpResponseBase:
-    cap = read_cap(typed)
-    context = describe(request, found) | form_context(request, done)
-    context |= {
-        "typed": typed,
-        "wrong": wrong,
-        "cap": cap,
-        "preview": preview(found, cap) if cap is not None else None,
-        "seen_version": found.row.version,
-    }
-    if done and done.error:  # only its own fields are mended: what was seen stays what was seen
-        context["seen_version"] = request.POST.get("seen_version", "")
-    status = 422 if wrong else done.status if done else 200
-    return render(request, "budgets/cap.html", context, status=status)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What a cap would mean. admitted: how many of the charges refused in the last hour, oldest
-    first, would have fitted in what it leaves; None: that could not be read."""
+class WhatIf:
+    """What another cap would have done to the requests of a part of the time.
 
-    left: int
-    more: int
-    below_use: bool
-    refused: int
-    admitted: int | None
+    story: None where too much has happened since. verdicts: of the refused charges, by number.
+    """
 
-    @property
-    def less(self) -> int:
-        return -self.more
+    replayed: Replayed | None
+    story: Story | None
+    verdicts: dict[int, str]
+
+    def verdict(self, charge: RefusedCharge) -> str:
+        """`through`, `again` (an earlier try was let through), `refused`, `unknown` or nothing."""
+        return self.verdicts.get(charge.number, "")
 
 
-def preview(found: Budget, cap: int) -> Preview:
-    row = found.row
-    left = cap - row.spent - row.reserved
-    since = found.now - queries.BURN
-    panel: Panel[list[RefusedCharge]] = read_panels(
-        {"refused": partial(queries.read_refused, row, since=since)}
-    )["refused"]
-    refused = panel.found or []
-    return Preview(
-        left=max(0, left),
-        more=cap - row.cap,
-        below_use=left < 0,
-        refused=len(refused),
-        admitted=fitting(refused[::-1], left) if panel.found is not None else None,
+def read_what_if(row: BudgetRow, cap: int, window: Window, turned_away: Refused) -> WhatIf:
+    story = ledgers.read_story(row.id, since=window.since, until=window.until, refused=turned_away)
+    if story is None:
+        return WhatIf(replayed=None, story=None, verdicts={})
+    replayed = replay(story.requests, cap)
+    words = dict.fromkeys(replayed.let_through, "through") | dict.fromkeys(
+        replayed.repeats, "again"
+    )
+    return WhatIf(
+        replayed=replayed,
+        story=story,
+        verdicts={
+            charge.number: "unknown" if charge.amount is None else words.get(place, "refused")
+            for place, charge in story.charges.items()
+        },
     )
 
 
-def fitting(charges: list[RefusedCharge], room: int) -> int:
-    """How many of these charges, one after the other, have room."""
-    count = 0
-    for charge in charges:
-        if charge.amount is not None and charge.amount <= room:
-            room -= charge.amount
-            count += 1
-    return count
+def what_if(
+    typed: str | None, found: Budget, window: Window, turned_away: Panel[Refused]
+) -> dict[str, Any]:
+    """The refused charges, and what another cap would have done to each, if one was asked for."""
+    charges = (turned_away.found.charges if turned_away.found else [])[: refused.SHOWN]
+    shown = [(charge, "") for charge in charges]
+    context: dict[str, Any] = {"typed": typed or "", "wrong": "", "charges": shown}
+    cap = read_cap(typed or "")
+    if not (typed or "").strip():
+        return context
+    if cap is None:
+        return context | {"wrong": wrong_cap(typed)}
+    if turned_away.found is None:
+        return context
+    panel = read_panel(partial(read_what_if, found.row, cap, window, turned_away.found))
+    if panel.found is not None:
+        context["charges"] = [(charge, panel.found.verdict(charge)) for charge in charges]
+    return context | {"what_if": panel, "cap": cap}

@@ -11,6 +11,7 @@ from agentstate.store.models import OperatorAction, Refusal, Run
 from agentstate.store.states import TERMINAL
 from dashboard import closeups, timeline
 from dashboard.closeups import Closeup, Ways
+from dashboard.queries import happened
 from dashboard.queries import marks as marks_of
 from dashboard.queries import story as queries
 from dashboard.queries.marks import Mark
@@ -44,6 +45,7 @@ def draw(head: Head, query: Mapping[str, str]) -> dict[str, Any]:
             *(event_dot(mark) for mark in read_marks(run, closeup)),
             *(refusal_dot(one) for one in read_refusals(run, closeup)),
             *(action_dot(action) for action in actions),
+            *read_deploys(closeup),
         ],
         parts=[part_of(one) for one in queries.read_parts(run.id)] if head.children else [],
         parent=part_of(run.parent) if run.parent else None,
@@ -122,6 +124,15 @@ def action_dot(action: OperatorAction) -> timeline.Dot:
     reason = f" “{action.reason}”" if action.reason else ""
     title = f"{action.actor.removeprefix('person:')}: {action.action}{reason}"
     return timeline.Dot(at=action.at, token=None, kind="action", title=title)
+
+
+def read_deploys(closeup: Closeup) -> list[timeline.Dot]:
+    """Versions that were new while it is drawn. Of long ago they are no longer known."""
+    found = happened.read_deploys(since=closeup.start, until=closeup.end)
+    return [
+        timeline.Dot(at=mark.at, token=None, kind="deploy", title=f"{mark.title}, first seen")
+        for mark in found
+    ]
 
 
 def part_of(run: Run) -> timeline.Part:

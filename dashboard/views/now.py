@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from math import isinf
 from typing import Any
@@ -16,8 +16,9 @@ from django.views.decorators.http import require_safe
 from agentstate.store.minutes import LATENCY_MS
 from agentstate.store.rates import Figures
 from dashboard import cards, charts
+from dashboard.axes import axis_of
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
-from dashboard.queries import looks
+from dashboard.queries import happened, looks
 from dashboard.queries import now as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.looks import News
@@ -48,23 +49,66 @@ class Tile:
 @page
 @shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
+    """`table` is 1: the figures of the last hour, minute by minute."""
     now = database_now()
+    found = board(now, table=request.GET.get("table") == "1")
     if is_partial(request, "board"):
-        return render(request, "now/board.html", board(now))
-    return render(request, "now/page.html", board(now) | {"news": news(request, now)})
+        return render(request, "now/board.html", found)
+    return render(request, "now/page.html", found | {"news": news(request, now)})
 
 
-def board(now: datetime) -> dict[str, Any]:
+def board(now: datetime, *, table: bool = False) -> dict[str, Any]:
     """The part that is refreshed: the same for everybody."""
     panels = read_panels(
-        {"hour": partial(queries.read_hour, now=now), "actions": queries.read_actions}
+        {
+            "hour": partial(queries.read_hour, now=now),
+            "marks": partial(
+                happened.read_marks, since=now - queries.TILES_OF, until=now + queries.JUST_AFTER
+            ),
+            "actions": queries.read_actions,
+        }
     )
-    return {
+    hour: Hour | None = panels["hour"].found
+    context = {
         "now": now,
         "verdict": cards.judge(queries.read_checks(now=now)),
         "panels": panels,
-        "tiles": tiles(panels["hour"].found) if panels["hour"].found else [],
+        "tiles": tiles(hour) if hour else [],
     }
+    if hour:
+        marks = panels["marks"].found or []
+        context["axis"] = axis_of(hour.since, hour.until, marks, width=charts.SPARK_WIDTH)
+        context["rows"] = rows(hour) if table else None
+    return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A minute of the table, as the tiles count it. wait: 95 % took at most so much."""
+
+    at: datetime
+    figures: Figures
+    conflicts: str
+    retries: str
+    wait: str
+
+
+def rows(hour: Hour) -> list[Row]:
+    """The newest first; a minute without a write is left out."""
+    found = [
+        Row(
+            at=hour.since + n * timedelta(seconds=MINUTE_SECONDS),
+            figures=one,
+            conflicts=_percent(one.conflict_ratio),
+            retries=NOTHING
+            if one.retries_per_success is None
+            else f"{one.retries_per_success:.2f}",
+            wait=_milliseconds(one),
+        )
+        for n, one in enumerate(hour.minutes)
+        if one.writes
+    ]
+    return found[::-1]
 
 
 def news(request: ConsoleRequest, now: datetime) -> Panel[News]:

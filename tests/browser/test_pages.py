@@ -27,7 +27,9 @@ def test_a_cap_is_changed_after_its_meaning_was_shown(company, open_window):
     page.get_by_role("link", name="Change the cap").click()
     page.get_by_label("New cap").fill("200 000")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("charge refused in the last hour would have fitted")).to_be_visible()
+    expect(
+        page.get_by_text("charge refused in the last hour would fit if it comes again now")
+    ).to_be_visible()
     page.get_by_label("Why").fill("the ticket is worth it")
     page.keyboard.press("Enter")
 

@@ -7,13 +7,14 @@ import pytest
 from django.db import DatabaseError
 
 from agentstate.store import alerts, upkeep
-from agentstate.store.commands import NewBudget
+from agentstate.store.commands import AnnounceWorker, NewBudget
 from agentstate.store.errors import BudgetExhausted, SeqConflict, StaleFence
 from agentstate.store.minutes import TALLY, Tally
 from dashboard import cards
 from dashboard.models import Look
 from dashboard.queries import now as queries
 from tests.dashboard.reading import Page
+from tests.store.asking import ANA
 
 
 @pytest.fixture(autouse=True)
@@ -134,14 +135,24 @@ def test_a_hot_run_is_named_with_the_column_the_workers_and_the_cure(store, watc
 
 def test_a_budget_that_refuses_is_one_card_not_two(store, watched, viewer):
     store.create("42", budgets=(NewBudget(name="tokens", cap=1_000),), status="running")
-    store.spend("42", 900, budget="tokens")
-    assert "tokens of 42 is used to 90 %, and is dry in about 6m 40s" in show(viewer).text
+    store.spend("42", 890, budget="tokens")
+    text = show(viewer).text
+    assert "tokens of 42 is used to 89 %" in text
+    assert "890 of it in the last 0s. When it is dry is not known: too young to tell: 0 s" in text
+    later(watched, minutes=5)
+    alerts.evaluate_all()
+    for _ in range(2):
+        store.spend("42", 5, budget="tokens")
+    page = show(viewer)
+    assert "is used to 90 %, dry at 12:05 at the rate of the last 5 minutes" in page.text
+    assert "900 spent and 0 reserved of 1 000 tokens; 900 of it in the last 5m." in page.text
     with pytest.raises(BudgetExhausted):
         store.spend("42", 300, budget="tokens")
     page = show(viewer)
     assert "A charge was refused: tokens of 42 has no room" in page.text
     assert "The smallest needs room for 300." in page.text
-    assert steps(page) == [("1", "/runs/42/budgets/tokens/cap")]
+    budgets = [address for _, address in steps(page) if "/budgets/" in address]
+    assert budgets == ["/runs/42/budgets/tokens/cap"]
 
 
 def test_silent_jobs_come_first_of_all(store, watched, viewer):
@@ -178,6 +189,28 @@ def test_figures_of_the_last_hour_are_those_of_the_minute_table(store, watched, 
     assert "6 in the last hour" in text
     assert "16.7 % 1 met another writer first" in text
     assert "5 / 1" in text
+
+
+def test_what_operators_did_and_new_versions_are_marked_on_the_figures(store, watched, viewer):
+    store.create("42")
+    store.as_caller(ANA).move("42", "cancelled", reason="a mistake")
+    watched.advance(minutes=5)
+    for version in ("1.4", "1.5"):
+        store.ask(AnnounceWorker(worker="w-1", version=version))
+    TALLY.write()
+
+    page = show(viewer)
+    table = Page(viewer.get("/", {"table": "1"}))
+
+    sparks = [a for tag, a in page.tags if tag == "svg" and "spark-line" in (a.get("class") or "")]
+    assert len(sparks) == 6
+    assert all("marked: 1 operator action, 2 new versions" in a["aria-label"] for a in sparks)
+    assert "ana: run.cancelled 42 “a mistake”" in page.text
+    assert "The last hour by minute" not in page.text
+    assert "2 new versions: workers 1.4; workers 1.5" in page.text
+    assert "2026-03-02 12:05:00 UTC workers 1.4 2026-03-02 12:05:00 UTC workers 1.5" in table.text
+    assert "12:00 2 0.0 % 0.00 0" in table.text
+    assert page.link(r"^\?table=1#hour$")
 
 
 def test_since_you_last_looked_is_each_persons_own(store, watched, log_in):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from agentstate.store.commands import NewBudget, NewEvent, Patch
+from agentstate.store.commands import AnnounceWorker, NewBudget, NewEvent, Patch
 from agentstate.store.effects import Effect
 from agentstate.store.errors import BudgetExhausted, Refusal, StaleFence
 from agentstate.store.payloads import RawJSON
@@ -45,6 +45,20 @@ def test_one_sentence_says_what_a_running_run_waits_for(store, still_clock, view
     still_clock.advance(seconds=seconds)
 
     assert told in show(viewer).text
+
+
+def test_a_new_version_is_marked_on_the_timeline_of_what_ran_then(store, still_clock, viewer):
+    store.ask(AnnounceWorker(worker="w-1", version="1.4"))
+    still_clock.advance(minutes=1)
+    store.create("42")
+    still_clock.advance(minutes=1)
+    store.ask(AnnounceWorker(worker="w-1", version="1.5"))
+    still_clock.advance(minutes=1)
+
+    page = show(viewer)
+
+    assert "workers 1.5, first seen at 2026-03-02 12:02:00 UTC" in page.text
+    assert "workers 1.4" not in page.text
 
 
 def test_one_sentence_says_what_a_free_run_waits_for(store, still_clock, viewer):

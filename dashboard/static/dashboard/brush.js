@@ -1,4 +1,4 @@
-// Dragging over a timeline looks at that part closely: the address that its links write, too.
+// Dragging over a timeline or a chart looks at that part closely: the address that links write, too.
 let drag = null;
 
 function when(x, knots) {
@@ -18,7 +18,7 @@ for (const kind of ["pointerdown", "pointermove", "pointerup"]) document.addEven
   for (const [name, value] of [["x", from], ["width", to - from]]) svg.querySelector(".brush").setAttribute(name, value);
   if (begins) event.preventDefault();
   if (kind !== "pointerup") return;
-  const address = new URL(`${location.pathname}${location.search}#timeline-title`, location.href);
+  const address = new URL(`${location.pathname}${location.search}#${svg.closest("section").getAttribute("aria-labelledby")}`, location.href);
   for (const [name, value] of [["from", from], ["to", to]]) address.searchParams.set(name, when(value, knots));
   if (to - from > 6) location.assign(address);
   drag = null;
