@@ -60,6 +60,9 @@ def settings_of(product: Any, database: str) -> dict[str, Any]:
     return found | {
         "INSTALLED_APPS": [app for app in found["INSTALLED_APPS"] if app not in LEFT_OUT],
         "ROOT_URLCONF": "agentstate.ephemeral.urls",
+        # The console's own are left out with it; nobody logs in here.
+        "AUTHENTICATION_BACKENDS": ["django.contrib.auth.backends.ModelBackend"],
+        "SESSION_ENGINE": "django.contrib.sessions.backends.signed_cookies",
         "DATABASE_PARTS": parts,
         "DATABASES": {"default": postgres.django_entry(parts, application_name="agentstate test")},
         "LOGGING_CONFIG": None,  # whose process it is decides what is logged, and where

@@ -549,9 +549,9 @@ def made(monkeypatch):
     times = []
     kept = now_view.board
 
-    def board(now):
+    def board(now, **more):
         times.append(now)
-        return kept(now)
+        return kept(now, **more)
 
     monkeypatch.setattr(now_view, "board", board)
     return times
