@@ -10,6 +10,9 @@ import pytest
 from agentstate.embedded import EmbeddedFailure, EmbeddedPostgres, _wheel
 from tests.bootstrap.conftest import ROOT, eventually, is_gone, kill_hard
 
+# Every test runs on such a server; these start and kill some thirty.
+pytestmark = [pytest.mark.long, pytest.mark.many]
+
 HOLD = """
 import sys
 from pathlib import Path

@@ -124,6 +124,8 @@ def test_one_whose_connection_dies_at_commit_comes_after_the_other(clock, first)
     assert audit.verify() == []
 
 
+@pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("name", NAMES)
 def test_whoever_waits_past_the_expiry_behind_a_mere_lock_decides_after_it(clock, name):
     """A mere lock changes nothing, so PostgreSQL looks at no condition again: we have to."""
