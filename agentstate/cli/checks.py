@@ -45,13 +45,24 @@ def test(arguments: Sequence[str]) -> int:
     return pytest(arguments or ["-m", USUAL])
 
 
+# Of the long ones: those of many cases side by side, then each of the others by itself.
+LONG_PARTS = {
+    "many": (["-m", "long and many and not brokers and not deep"], WORKERS),
+    "alone": (["-m", "long and not many and not brokers and not deep"], 0),
+}
+
+
 def test_long(arguments: Sequence[str]) -> int:
-    """`./run test-long`: those of many cases side by side, then, each by itself, real crashes and
-    real time-outs."""
-    codes = (
-        pytest(["-m", "long and many and not brokers and not deep", *arguments], workers=WORKERS),
-        pytest(["-m", "long and not many and not brokers and not deep", *arguments], workers=0),
-    )
+    """`./run test-long`: many cases side by side, then, each by itself, real crashes and real
+    time-outs. AGENTSTATE_LONG_PART (many, alone) is one of the two."""
+    part = os.environ.get("AGENTSTATE_LONG_PART")
+    if part is not None and part not in LONG_PARTS:
+        raise CommandFailure(f"AGENTSTATE_LONG_PART is {part!r}, not {' or '.join(LONG_PARTS)}")
+    codes = [
+        pytest([*marks, *arguments], workers=workers)
+        for name, (marks, workers) in LONG_PARTS.items()
+        if part in (None, name)
+    ]
     failed = [code for code in codes if code not in (0, NO_TESTS)]
     return failed[0] if failed else min(codes)
 
