@@ -833,6 +833,9 @@ class _Batch:
                 [sorted(tokens)],
             )
             owners = dict(cursor.fetchall())
+            # A term that began in this very batch is not written yet.
+            begun = (draft.writes.terms[token] for token in tokens & draft.writes.terms.keys())
+            owners |= {term.token: term.owner for term in begun}
         for item in refused:
             worker = owners.get(item.plan.token_sent)
             if worker is not None and not item.plan.worker:

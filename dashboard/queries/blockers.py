@@ -24,7 +24,7 @@ from agentstate.store.plan import Plan
 WAITING_MAX, OPEN_MAX, NAMES_MAX = 50, 10, 3
 # No command of ours is in a transaction for longer: who is, keeps others from it.
 OPEN_FOR = timedelta(seconds=5)
-OURS = "agentstate"
+OURS, NO_TIME = "agentstate", timedelta()
 
 # The oldest first: what has waited longest is what somebody looks for.
 WAITING = """
@@ -153,7 +153,7 @@ class Blocker:
 
     @property
     def longest(self) -> timedelta:
-        return max((w.waited for w in self.waits if w.waited is not None), default=timedelta())
+        return max((w.waited for w in self.waits if w.waited is not None), default=NO_TIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,25 +186,18 @@ def read(*, open_for: timedelta = OPEN_FOR) -> Waits:
         pids = sorted({*graph, *tables, *(pid for blockers in graph.values() for pid in blockers)})
         known = _sessions(cursor, pids)
         wanted = _wanted(cursor, sorted(graph))
-    roots = {pid: root_of(pid, graph) for pid in graph}
-    heads = dict.fromkeys([*roots.values(), *(pid for pid in tables if pid not in graph)])
+    waits: dict[int, list[Wait]] = {pid: [] for pid in tables if pid not in graph}
+    for pid in graph:
+        thing, waited = wanted.get(pid, (Thing(), None))
+        wait = Wait(session=known.get(pid, Session(pid=pid)), wants=thing, waited=waited)
+        waits.setdefault(root_of(pid, graph), []).append(wait)
     blockers = [
         Blocker(
             session=known.get(head, Session(pid=head)),
             tables=tables.get(head, ()),
-            waits=tuple(
-                sorted(
-                    (
-                        Wait(session=known.get(pid, Session(pid=pid)), wants=thing, waited=waited)
-                        for pid, root in roots.items()
-                        if root == head
-                        for thing, waited in [wanted.get(pid, (Thing(), None))]
-                    ),
-                    key=lambda wait: (-(wait.waited or timedelta()), wait.session.pid),
-                )
-            ),
+            waits=tuple(sorted(several, key=lambda w: (-(w.waited or NO_TIME), w.session.pid))),
         )
-        for head in heads
+        for head, several in waits.items()
     ]
     blockers.sort(key=lambda one: (-one.longest, -len(one.waits), one.session.pid))
     return Waits(blockers=tuple(blockers), more=more, queued=queued)

@@ -10,7 +10,7 @@ from agentstate.store import collisions, minutes, recount, retention
 from agentstate.store.asks import Ask
 from agentstate.store.callers import SCOPES, Caller
 from agentstate.store.collisions import Collisions
-from agentstate.store.commands import Append, BrakeRun, NewBudget, Patch
+from agentstate.store.commands import AcquireLease, Append, BrakeRun, NewBudget, Patch
 from agentstate.store.errors import (
     BudgetExhausted,
     ExpectationFailed,
@@ -26,7 +26,7 @@ from agentstate.store.execute import execute_all
 from agentstate.store.minutes import TALLY
 from agentstate.store.models import Refusal as Row
 from agentstate.store.payloads import RawJSON
-from tests.store.asking import ANA, SENIOR, Asking, event, rows
+from tests.store.asking import ANA, FLEET, SENIOR, Asking, event, rows
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +134,15 @@ def test_in_one_batch_the_loser_met_whoever_came_before_it(store, clock):
     outcomes = execute_all([Ask(command=ask, by=by) for by in keys])
     assert [isinstance(outcome, SeqConflict) for outcome in outcomes] == [False, True, True]
     assert [row[2:4] for row in counted()] == [("key:w-2", "key:w-1"), ("key:w-3", "key:w-1")]
+
+
+def test_a_term_that_began_in_the_same_batch_has_its_workers_name(store, clock):
+    store.create("42")
+    acquire = AcquireLease(unit="run:42", owner="w-1", ttl_seconds=60)
+    late = Patch(run="42", tags_add=("x",), if_match=1, fence=None)
+    outcomes = execute_all([Ask(command=one, by=by) for one, by in ((acquire, FLEET), (late, ANA))])
+    assert isinstance(outcomes[1], VersionConflict)
+    assert [row[2:4] for row in counted()] == [("person:ana", "w-1")]
 
 
 def test_a_refusal_that_is_about_nobody_else_is_no_collision(store, clock):
