@@ -178,8 +178,7 @@ def read(*, now: datetime, window: timedelta, slot: timedelta) -> Contention:
     until = _floor(now, slot) + slot
     since = until - window
     asked: dict[str, Any] = {"since": since, "until": until}
-    over_time = rates.over_time(**asked, step=slot)
-    by_code = _by_code(over_time)
+    by_code = rates.outcomes(**asked)
     families: Counter[str] = Counter()
     for code, figures in by_code.items():
         if code not in (OK, FAILED):
@@ -196,7 +195,7 @@ def read(*, now: datetime, window: timedelta, slot: timedelta) -> Contention:
         total=rates.add_up(by_code.values()),
         by_code=by_code,
         families={family.name: families[family.name] for family in FAMILIES},
-        slots=_slots(over_time, asked, slot),
+        slots=_slots(rates.over_time(**asked, step=slot), asked, slot),
         heat=heat,
         hot=_hot(heat, asked, slot, now=now),
         codes=_codes(by_code),
@@ -225,13 +224,6 @@ def read_day_before(*, since: datetime, until: datetime) -> Figures | None:
 def _floor(at: datetime, slot: timedelta) -> datetime:
     step = int(slot.total_seconds())
     return datetime.fromtimestamp(int(at.timestamp()) // step * step, UTC)
-
-
-def _by_code(groups: Sequence[Group]) -> dict[str, Figures]:
-    several: dict[str, list[Figures]] = {}
-    for group in groups:
-        several.setdefault(group.keys["outcome"], []).append(group.figures)
-    return {code: rates.add_up(figures) for code, figures in several.items()}
 
 
 def _clashes(found: Found) -> Clashes:

@@ -258,7 +258,7 @@ def ask(
         "is_so": deed.seen(head),
         "seen": told if (told := again.get("seen")) is not None else deed.seen(head),
         "expected": again.get("expected") or json.dumps(deed.expected(head)),
-        "signals": SIGNALS,
+        "choices": SIGNALS,
         "typed": typed(request, run, keep=not refused_now),
         "braked": _braked(head),
         "foreseen": read_panel(lambda: _foreseen(request, head)) if action == "brake" else None,

@@ -412,7 +412,7 @@ def test_with_a_year_of_minutes_a_page_reads_no_more_than_its_window(still_clock
     tables = ("FROM agentstate_minute", "FROM agentstate_collision")
     reads = [one["sql"] for one in asked if any(table in one["sql"] for table in tables)]
     # The window, the runs of its map, and the day before.
-    assert len(reads) == 5
+    assert len(reads) == 6
     for statement in reads:
         (((plan,),),) = [rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}")]
         assert max(scan["Actual Rows"] for scan in scans_of(plan[0]["Plan"])) <= 96

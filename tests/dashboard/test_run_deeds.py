@@ -389,3 +389,11 @@ def test_the_commands_of_others_show_as_well(store, run, operator):
 
     assert "pause by ana" in text
     assert "3 writes a second" in text
+
+
+@pytest.mark.parametrize("action", sorted(DEEDS))
+def test_a_page_that_asks_tells_of_no_signal_that_nobody_gave(store, run, operator, action):
+    assert 'href="#says"' not in asked(operator, action).html
+    ask = SignalRun(run="42", signal="pause", reason="the shop is closed")
+    store.as_caller(ANA).ask(ask)
+    assert "1 signal" in show(operator).text

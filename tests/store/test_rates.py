@@ -230,3 +230,30 @@ def explained(statement, values):
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN {statement}", values)
         return " ".join(line for (line,) in cursor.fetchall())
+
+
+def test_lists_and_charts_of_a_window_are_what_one_question_each_would_tell(store, clock):
+    store.create("42")
+    lease = store.hold("42", "w-1")
+    for _ in range(3):
+        store.append("42", fence=lease.token)
+        clock.advance(seconds=50)
+        with pytest.raises(Refusal):
+            store.append("42", expected_seq=0, fence=lease.token)
+    TALLY.write()
+    asked = {"since": clock.now - timedelta(minutes=30), "until": clock.now + timedelta(minutes=1)}
+    since, until = rates.window(**asked, now=clock.now)
+    whole = {"since": since, "until": until}
+
+    tops = rates.tops(**whole, limit=2)
+    for name, groups in tops.items():
+        one = rates.read(**whole, by=(name,), limit=2, buckets=False)
+        assert tuple(groups) == one.groups
+    by_outcome = rates.read(**whole, by=("outcome",)).groups
+    assert rates.outcomes(**whole) == {g.keys["outcome"]: g.figures for g in by_outcome}
+    step = timedelta(minutes=2)
+    over_time = rates.read(**whole, by=("minute", "outcome"), step=step, buckets=False)
+    key = str
+    assert sorted(rates.over_time(**whole, step=step), key=key) == sorted(over_time.groups, key=key)
+    total = rates.add_up(rates.outcomes(**whole).values())
+    assert total == rates.read(**whole).total != rates.Figures() == rates.add_up([])
