@@ -336,16 +336,16 @@ def read_refused(budget: BudgetRow, *, since: datetime) -> list[RefusedCharge]:
     else:
         own = Budget.objects.filter(name=budget.name, run__isnull=False).values("run")
         found = found.exclude(run__in=own)
-    return [_refused(refusal) for refusal in found.order_by("-at", "-id")[:REFUSED_SHOWN]]
+    return [refused_charge(refusal) for refusal in found.order_by("-at", "-id")[:REFUSED_SHOWN]]
 
 
 def read_newest_refused(*, since: datetime) -> list[RefusedCharge]:
     """The newest charges that any budget refused."""
     found = Refusal.objects.select_related("run").filter(code="budget-exhausted", at__gte=since)
-    return [_refused(refusal) for refusal in found.order_by("-at", "-id")[:REFUSED_SHOWN]]
+    return [refused_charge(refusal) for refusal in found.order_by("-at", "-id")[:REFUSED_SHOWN]]
 
 
-def _refused(refusal: Refusal) -> RefusedCharge:
+def refused_charge(refusal: Refusal) -> RefusedCharge:
     asked = refusal.wanted.get("amount")
     amounts = list(asked.values()) if isinstance(asked, dict) else []
     return RefusedCharge(

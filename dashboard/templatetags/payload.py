@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from agentstate.store.models import OperatorAction
-from dashboard import charts, payloads
+from dashboard import charts, past_pages, payloads
 from dashboard.families import FAMILIES, family_of
 from dashboard.queries.contention import Row
 from dashboard.templatetags.console import NOTHING
@@ -44,6 +44,13 @@ def actor(principal: str | None) -> str:
 # What an action tells of how it was, and that nothing after it is compared with.
 UNCHANGING = frozenset({"live"})
 NAMES = {"spent_token": "token spent", "retain_seconds": "kept, s", "hold": "held"}
+
+
+@register.filter
+def past_page(action: OperatorAction) -> str:
+    """The page that shows what it was done to as of then."""
+    of_run = action.run_id is not None
+    return past_pages.of_action(action.action, action.object, of_run=of_run)
 
 
 @register.filter

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from agentstate.store import reads
 from agentstate.store.commands import ChangeCap
 from agentstate.store.errors import NotFound, RunExpired
+from agentstate.store.models import Run
 from agentstate.store.reads import BudgetView
 from agentstate.store.rows import BudgetRow
 from agentstate.store.rules.names import AMOUNT_MAX
@@ -24,12 +25,16 @@ from dashboard import cursors
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
+from dashboard.moments import NotThen
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import budgets as queries
+from dashboard.queries import past_budgets as past_queries
 from dashboard.queries.budgets import RefusedCharge
 from dashboard.queries.clock import database_now
 from dashboard.queries.panels import Panel, read_panels
+from dashboard.queries.past_budgets import PastBudget
 from dashboard.templatetags.console import number
+from dashboard.views import past
 
 
 @require_safe
@@ -101,8 +106,10 @@ def describe(request: ConsoleRequest, found: Budget) -> dict[str, Any]:
 @page
 @shared
 def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> HttpResponseBase:
-    """One budget: `after` the place in its ledger."""
+    """One budget: `after` the place in its ledger; all as it was at `asof` (moments.py), if set."""
     found = read_budget(name, key)
+    if past.is_asked(request):
+        return show_past(request, found)
     row, now = found.row, found.now
     after = request.GET.get("after", "")
     asked: dict[str, Callable[[], Any]] = {
@@ -119,6 +126,43 @@ def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> Http
     context["dry_in"] = queries.dry_in(row, burn.spent) if burn else None
     parts = is_partial(request, "budget")
     return render(request, "budgets/parts.html" if parts else "budgets/budget.html", context)
+
+
+def show_past(request: ConsoleRequest, found: Budget) -> HttpResponseBase:
+    """The same page as of a moment, by its ledger; nothing can be done to it."""
+    run = Run.objects.filter(key=found.key).first() if found.key is not None else None
+    page_now, after = found.address, request.GET.get("after", "")
+    read = partial(past_queries.read_budget, found.view, run, page=page_now, now=found.now)
+    try:
+        then = past.as_of(request, read)
+    except NotThen as wrong:
+        return past.not_then(request, wrong, name=found.row.name, page=page_now)
+    asked: dict[str, Callable[[], Any]] = {
+        "burn": partial(past_queries.read_burn, then),
+        "parents": partial(past_queries.read_parents, then),
+        "holds": partial(past_queries.read_holds, then),
+        "refused": partial(past_queries.read_refused, then),
+        "children": partial(past_queries.read_children, then),
+        "ledger": partial(_read_past_ledger, then, after),
+    }
+    panels = read_panels(asked)
+    shown = Budget(view=then.view, key=found.key, now=then.at)
+    burn = panels["burn"].found
+    context = describe(request, shown) | {
+        "panels": panels,
+        "after": after,
+        "asof": then.as_of,
+        "actions": {},
+        "dry_in": queries.dry_in(shown.row, burn.spent) if burn else None,
+    }
+    return render(request, "budgets/budget.html", context)
+
+
+def _read_past_ledger(then: PastBudget, after: str) -> queries.Ledger:
+    try:
+        return past_queries.read_ledger(then, after=after)
+    except cursors.BadCursor:
+        return past_queries.read_ledger(then, after="")
 
 
 def _read_ledger(row: BudgetRow, now: datetime, after: str) -> queries.Ledger:
