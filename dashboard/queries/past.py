@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import connection
 
+from agentstate.store import reads
 from agentstate.store.models import Budget, Lease, OperatorAction, Run
 from agentstate.store.payloads import moment
 from agentstate.store.retention import AGES
@@ -40,21 +41,6 @@ RENEWALS_GONE = (
 )
 ELSEWHERE = "Whoever held it then held it in the store that it was imported from, and nothing here."
 
-# An event's time has no index, but a run's events are in the order of their times: the last one
-# that had happened is found by halving, in as many look-ups as its number has bits.
-LAST_EVENT = """
-WITH RECURSIVE halved AS (
-    SELECT 0::bigint AS low, %(last)s::bigint AS high
-    UNION ALL
-    SELECT CASE WHEN e.at <= %(at)s THEN m.middle ELSE h.low END,
-        CASE WHEN e.at <= %(at)s THEN h.high ELSE m.middle - 1 END
-    FROM halved h CROSS JOIN LATERAL (SELECT (h.low + h.high + 1) / 2 AS middle) AS m
-    CROSS JOIN LATERAL (SELECT at FROM agentstate_event
-        WHERE run_id = %(run)s AND seq = m.middle LIMIT 1) AS e
-    WHERE h.low < h.high
-)
-SELECT low FROM halved WHERE low = high
-"""
 AT = "SELECT at FROM agentstate_event WHERE run_id = %s AND seq = %s"
 
 
@@ -74,13 +60,10 @@ def place_in(run: Run, asked: Moment, *, now: datetime) -> Place:
     if asked.at is None:
         return _at_event(run, asked.seq or 0)
     moments.check_has_come(asked.at, now)
-    asked_at: dict[str, Any] = {"run": run.id, "last": run.last_seq, "at": asked.at}
-    with connection.cursor() as cursor:
-        cursor.execute(LAST_EVENT, asked_at)
-        found = cursor.fetchone()
-    if found is None or not found[0]:
+    seq = reads.last_event(run.id, last_seq=run.last_seq, at=asked.at)
+    if not seq:
         raise NotThen("There was no such run then", f"It was created at {moment(run.created_at)}.")
-    return Place(at=asked.at, seq=found[0])
+    return Place(at=asked.at, seq=seq)
 
 
 def _at_event(run: Run, seq: int) -> Place:
