@@ -50,16 +50,21 @@ def read(text: str) -> Moment:
     text = text.strip()
     if event := _EVENT.fullmatch(text):
         return Moment(seq=int(event[1]))
-    if _TIME.fullmatch(text):
-        try:
-            at = datetime.fromisoformat(text.upper().replace(" ", "T"))
-        except ValueError:
-            pass
-        else:
-            at = at if at.tzinfo else at.replace(tzinfo=UTC)
-            if YEARS[0] <= at.year <= YEARS[1]:
-                return Moment(at=at.astimezone(UTC))
-    raise NotThen("This is no moment", GRAMMAR, HTTPStatus.BAD_REQUEST)
+    try:
+        return Moment(at=read_time(text))
+    except ValueError:
+        raise NotThen("This is no moment", GRAMMAR, HTTPStatus.BAD_REQUEST) from None
+
+
+def read_time(text: str) -> datetime:
+    """An instant as the address may say it. Raises ValueError."""
+    if not _TIME.fullmatch(text):
+        raise ValueError(text)
+    at = datetime.fromisoformat(text.upper().replace(" ", "T"))
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if not YEARS[0] <= at.year <= YEARS[1]:
+        raise ValueError(text)
+    return at.astimezone(UTC)
 
 
 def check_has_come(at: datetime, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 from datetime import timedelta
@@ -9,6 +10,9 @@ from datetime import timedelta
 import pytest
 from django.conf import settings
 
+from agentstate.cli import bundles
+from agentstate.cli.arguments import main
+from agentstate.cli.output import CommandFailure
 from agentstate.store import alerts, keys, targets
 from agentstate.store.bundle import Wanted, bundle
 from agentstate.store.callers import SYSTEM
@@ -101,7 +105,8 @@ def test_a_bundle_has_everything_about_its_run_and_is_read_back(lived, clock):
     assert "refused-charges" in [a["rule"] for a in found.all("alert")]
     assert found.one("settings")["kept_days"]["refusals"] == 30
     assert found.unknown == 0
-    assert b'"other"' not in raw
+    elsewhere = [line for line in raw.splitlines() if b'"other"' in line]
+    assert all(b'"kind":"alert"' in line or b'"kind":"change"' in line for line in elsewhere)
 
 
 def test_of_payloads_that_are_left_out_the_digest_stands_there(lived):
@@ -290,3 +295,59 @@ def test_what_is_told_of_settings_is_there():
 
 def test_times_are_written_as_everywhere(lived, clock):
     assert f'"made_at":"{moment(clock.now)}"'.encode() in made()
+
+
+# --- on the command line -------------------------------------------------------------------------
+
+
+def asked(**more):
+    told = {"run": "42", "since": None, "until": None, "no_payloads": False, "check": None}
+    return argparse.Namespace(**told | more)
+
+
+def test_the_command_writes_the_file_and_says_what_it_is_known_by(lived, capsys, tmp_path):
+    bundles.write(asked())
+    written = capsys.readouterr()
+    file = tmp_path / "incident.jsonl"
+    file.write_text(written.out)
+
+    assert main(["bundle", "--check", str(file)]) == 0
+
+    told = capsys.readouterr().out
+    assert "run '42', made at" in told
+    assert "by 'system:run'" in told
+    assert "whole:" in told
+    assert written.err.removeprefix("known by ").strip() in told
+
+
+def test_the_command_says_where_a_file_is_not_what_it_was(lived, capsys, tmp_path):
+    raw = made()
+    lines = raw.splitlines(keepends=True)
+    file = tmp_path / "x"
+    for changed, said in (
+        (raw[:-200], "trimmed at line"),
+        (raw.replace(b"froze", b"slept"), "changed at line"),
+        (b"".join([lines[0], lines[2], lines[1], *lines[3:]]), "reordered at line 2"),
+    ):
+        file.write_bytes(changed)
+        assert main(["bundle", "--check", str(file)]) == 1
+        assert said in capsys.readouterr().out
+    for no_bundle, said in (
+        (b"", "trimmed at line 1"),
+        (gzip.compress(b"\0" * 10_000_000), "it is compressed"),
+        (b'{"line":1,' + b"x" * 3_000_000, "longer than"),
+    ):
+        file.write_bytes(no_bundle)
+        assert main(["bundle", "--check", str(file)]) == 1
+        told = capsys.readouterr()
+        assert said in told.out + told.err
+    assert main(["bundle", "--check", str(tmp_path / "none")]) == 1
+
+
+def test_the_command_refuses_what_is_not_there(lived):
+    with pytest.raises(CommandFailure):
+        bundles.write(asked(run="none"))
+    with pytest.raises(SystemExit):
+        main(["bundle"])
+    with pytest.raises(SystemExit):
+        main(["bundle", "42", "--since", "soon"])
