@@ -9,11 +9,9 @@ from __future__ import annotations
 from django.urls import NoReverseMatch, reverse
 
 
-def of_action(action: str, thing: str, *, of_run: bool) -> str:
-    """The page of what an action was done to, "" where there is none. of_run: it was about one."""
+def of_action(action: str, thing: str) -> str:
+    """The page of what an action was done to, "" where there is none."""
     kind = action.partition(".")[0]
-    if kind == "budget" and not of_run:
-        return _page("budget", thing)
     return of_thing({"run": "runs", "lease": "units", "budget": "budgets"}.get(kind, ""), thing)
 
 

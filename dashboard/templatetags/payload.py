@@ -10,6 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from agentstate.store.models import OperatorAction
+from agentstate.store.receipts import Acted
 from dashboard import charts, past_pages, payloads
 from dashboard.families import FAMILIES, family_of
 from dashboard.queries.contention import Row
@@ -47,10 +48,9 @@ NAMES = {"spent_token": "token spent", "retain_seconds": "kept, s", "hold": "hel
 
 
 @register.filter
-def past_page(action: OperatorAction) -> str:
+def past_page(action: OperatorAction | Acted) -> str:
     """The page that shows what it was done to as of then."""
-    of_run = action.run_id is not None
-    return past_pages.of_action(action.action, action.object, of_run=of_run)
+    return past_pages.of_action(action.action, action.object)
 
 
 @register.filter
