@@ -145,7 +145,7 @@ def _part(begin: datetime, end: datetime, slots: Sequence[timedelta]) -> Window:
 def ending_by(window: Window, at: datetime) -> Window:
     """The same columns, moved back so that none reaches beyond `at`: of a page as of that moment.
 
-    What happened at that very instant is still in the last one.
+    Of a length that goes on to then the last one has what happened at that very instant.
     """
     end = at + timedelta(microseconds=1)
     back = max(window.until - end, timedelta())

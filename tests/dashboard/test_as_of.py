@@ -399,6 +399,65 @@ def test_a_budget_as_it_was(store, still_clock, senior):
     assert "Spent 0" in show(senior, "/runs/42/budgets/tokens", "e1").text
 
 
+def test_the_course_of_a_budget_ends_at_the_moment_and_another_cap_is_replayed_until_then(
+    store, still_clock, senior
+):
+    store.create("42", budgets=(NewBudget(name="tokens", cap=100),))
+    opened = still_clock.now
+    for amount in (40, 80, 50, 90):  # the second and the last one find no room
+        still_clock.advance(seconds=10)
+        if amount >= 80:
+            refused(lambda amount=amount: store.spend("42", amount, budget="tokens"))
+        else:
+            store.spend("42", amount, budget="tokens")
+    still_clock.advance(seconds=10)
+
+    def at(seconds, **query):
+        asof = moment(opened + timedelta(seconds=seconds))
+        address = "/runs/42/budgets/tokens"
+        return Page(senior.get(address, {"asof": asof, **query}))
+
+    assert "40 tokens spent, 1 charge refused" in at(20, cap="500").text
+    assert "1 of the 1 refused charge would have been let through, 80 tokens" in (
+        at(20, cap="500").text
+    )
+    assert "40 tokens spent." in at(10).text
+    assert "90 tokens spent, 2 charges refused" in at(40).text
+    assert "1 charge refused" in at(39).text
+    assert "too young to tell: 20 seconds of it are known" in at(20).text.lower()
+    part = at(45, **{"from": moment(opened + timedelta(seconds=25)), "to": ""})
+    assert "50 tokens spent, 1 charge refused" in part.text
+    assert "Ledger of 2026-03-02 12:00:25 to 12:00:45 alone" in part.text
+    for wrong in ({"from": "x"}, {"from": "9999"}, {"cap": "-1"}, {"after": "x"}, {"window": "x"}):
+        assert at(40, **wrong).status == 200
+
+
+def test_holds_of_then_are_dead_once_their_time_or_their_lease_was_over(store, still_clock, viewer):
+    store.ask(CreateBudget(run=None, budget=NewBudget(name="team", cap=500)))
+    for key, parent in (("1", "team"), ("2", "team"), ("3", "team"), ("4", None)):
+        store.create(key, budgets=(NewBudget(name="tokens", cap=100, parent=parent),))
+    lease = store.hold("1", "w-1", ttl_seconds=3600)
+    began = still_clock.now
+    hold = {"budget": "tokens", "ttl_seconds": 600}
+    store.ask(Reserve(run="1", amount=5, id="h-1", fence=lease.token, **hold))
+    store.ask(Reserve(run="2", amount=7, id="h-2", **hold | {"ttl_seconds": 60}))
+    still_clock.advance(seconds=30)
+    store.spend("3", 11, budget="tokens")
+    store.release("run:1", lease.token)
+    still_clock.advance(seconds=60)
+
+    def at(seconds):
+        return show(viewer, "/budgets/team", moment(began + timedelta(seconds=seconds))).text
+
+    assert "12 in 2 holds" in at(20)
+    assert "of it dead" not in at(20)
+    assert "12 in 2 holds, 5 of it dead" in at(40)
+    assert "it holds the run no more" in at(40)
+    assert "12 in 2 holds, 12 of it dead" in at(70)
+    assert "3 budgets of runs, caps 300, used 12" in at(20)
+    assert "3 budgets of runs, caps 300, used 23" in at(40)
+
+
 def test_a_split_budget_is_as_it_was_as_a_whole_and_in_its_slots(store, still_clock, viewer):
     store.ask(CreateBudget(run=None, budget=NewBudget(name="hot", cap=100)))
     still_clock.advance(seconds=10)
