@@ -166,6 +166,10 @@ CELERY_TIMEZONE = "UTC"
 # A host's clock that is put back holds nothing up.
 CELERY_BEAT_SCHEDULER = "tasks.beat:SteadyScheduler"
 
+# What is uploaded (a bundle to be opened) is in memory already, and touches no disk: more than any
+# body that is read.
+FILE_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024 * 1024
+
 STATIC_URL = "/static/"
 # Found where the apps keep them: a start needs no collectstatic, and nothing is ever out of date.
 WHITENOISE_USE_FINDERS = True

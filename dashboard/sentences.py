@@ -18,9 +18,11 @@ WHY_CHARS = 120
 
 
 def lease_state(lease: Lease | None, now: datetime) -> str:
-    """`free`, `lapsed`, `late` or `live`."""
+    """`free`, `lapsed`, `late` or `live`; `held` of a past one whose end is not known any more."""
     if lease is None or lease.token is None:
         return "free"
+    if lease.expires_at is None:
+        return "held"
     if not is_live(lease, now):
         return "lapsed"
     return "late" if since_renewal_seconds(lease, now) > LATE_PART * lease.ttl_seconds else "live"
@@ -73,6 +75,8 @@ _ENDINGS = {
 
 
 def _held(lease: Lease, state: str, now: datetime) -> str:
+    if state == "held":
+        return f"{lease.owner} held it; when it had last renewed then is not kept."
     quiet = duration(since_renewal_seconds(lease, now))
     if state == "live":
         return f"{lease.owner} holds it and was last heard of {quiet} ago."

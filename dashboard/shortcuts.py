@@ -67,7 +67,8 @@ SECTIONS = (
         title="A run",
         pages=frozenset({"run"}),
         keys={
-            "[, ]": "newer run, older run of the list that it was opened from",
+            "[, ]": "newer run, older run of the list that it was opened from; as of a moment the"
+            " event before, after",
             "r": "reclaim it",
             "f": "follow the newest event, or stop to inspect",
             "e": "only what went wrong, and back",
@@ -94,7 +95,7 @@ SECTIONS = (
     Section(
         title="A unit",
         pages=frozenset({"lease"}),
-        keys={"r": "reclaim it"},
+        keys={"r": "reclaim it", "[, ]": "as of a moment the one before, after"},
     ),
     Section(
         title="Workers",

@@ -8,6 +8,7 @@ from dashboard.views import (
     alerts,
     bounds,
     budgets,
+    bundles,
     caps,
     checks,
     contention,
@@ -47,6 +48,8 @@ urlpatterns = [
     path("runs/<str:key>/events/<int:seq>/payload", story.payload, name="run-payload"),
     path("runs/<str:key>/invariants", checks.show, name="run-invariants"),
     path("runs/<str:key>/export", checks.export_run, name="run-export"),
+    path("runs/<str:key>/bundle", bundles.ask, name="run-bundle"),
+    path("runs/<str:key>/bundle/file", bundles.make, name="run-bundle-file"),
     *(
         path(f"runs/<str:key>/{action}", deeds.act, {"action": action}, name=f"run-{action}")
         for action in deeds.DEEDS
@@ -78,6 +81,7 @@ urlpatterns = [
     path("alerts/-/targets/<str:name>/delete", targets.delete, name="target-delete"),
     path("alerts/-/deliveries/<str:delivery>", targets.show_delivery, name="delivery"),
     path("receipts", receipts.show, name="receipts"),
+    path("bundles", bundles.show, name="bundles"),
     path("audit", actions.show, name="audit"),
     path("system", system.show, name="system"),
 ]

@@ -7,7 +7,7 @@ Pure: an address in, whole columns of time out. Dragging over a chart writes `fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
@@ -140,6 +140,17 @@ def _part(begin: datetime, end: datetime, slots: Sequence[timedelta]) -> Window:
     slot = slot_of(end - begin, slots)
     since, until = _floor(begin, slot), -_floor_of(-(end - EPOCH), slot) + EPOCH
     return Window(since=since, until=until, slot=slot, said=_said(since, until))
+
+
+def ending_by(window: Window, at: datetime) -> Window:
+    """The same columns, moved back so that none reaches beyond `at`: of a page as of that moment.
+
+    Of a length that goes on to then the last one has what happened at that very instant.
+    """
+    end = at + timedelta(microseconds=1)
+    back = max(window.until - end, timedelta())
+    said = f"the {window.said.removeprefix('the last ')} before" if window.name else window.said
+    return replace(window, since=window.since - back, until=window.until - back, said=said)
 
 
 def slot_of(span: timedelta, slots: Sequence[timedelta]) -> timedelta:

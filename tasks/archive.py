@@ -24,8 +24,8 @@ from agentstate.store.commands import (
 )
 from agentstate.store.effects import Effect
 from agentstate.store.errors import Refusal
-from agentstate.store.export import FORMAT, TEXT_ENDING
-from agentstate.store.payloads import Malformed, RawJSON, check, parse
+from agentstate.store.export import FORMAT
+from agentstate.store.payloads import TEXT_ENDING, Malformed, RawJSON, check, parse
 from tasks.drafts import RunDraft, Step, UnreadableFile
 
 # Members that are kept as their text, under their own name or with TEXT_ENDING behind it.

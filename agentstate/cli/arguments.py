@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentstate import env
-from agentstate.cli import checks, drill, people, records, site, torture
+from agentstate.cli import bundles, checks, drill, people, records, site, torture
 from agentstate.cli.output import CommandFailure, progress
 
 ABOUT = """\
@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     add_user(commands)
     add_key(commands)
     add_keys(commands)
+    add_bundle(commands)
     add_torture(commands)
     add_fuzz(commands)
     add_drill(commands)
@@ -162,6 +163,26 @@ def add_keys(commands: Commands) -> None:
     keys.add_argument("--revoke", metavar="NAME", help="end this one: at once, and for good")
     keys.add_argument("--reason", default="", help="why; it stands in the audit trail")
     keys.set_defaults(command=people.keys)
+
+
+def add_bundle(commands: Commands) -> None:
+    about = "write everything about an incident to stdout, or check such a file"
+    made = commands.add_parser(
+        "bundle", help=about,
+        description="Write a run's events, terms, ledger, refusals, operators' actions, alerts and "
+        "settings as JSON lines with a hash chain. With --check say whether a file is whole, "
+        "trimmed, reordered or changed; exits non-zero when it is not whole.",
+    )  # fmt: skip
+    which = made.add_mutually_exclusive_group(required=True)
+    which.add_argument("run", nargs="?", metavar="RUN", help="the run's key")
+    which.add_argument("--check", type=Path, metavar="FILE", help="only look at this file")
+    made.add_argument("--since", type=bundles.moment, metavar="TIME",
+                      help="what happened from then on (default: the run's beginning)")  # fmt: skip
+    made.add_argument("--until", type=bundles.moment, metavar="TIME",
+                      help="what had happened by then (default: now)")  # fmt: skip
+    made.add_argument("--no-payloads", action="store_true",
+                      help="a digest in the place of each payload")  # fmt: skip
+    made.set_defaults(command=bundles.bundle)
 
 
 def add_torture(commands: Commands) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -45,6 +45,8 @@ JOB = "evaluate alerts"
 SILENCE = "evaluator-silent"
 FIGURE_TIMEOUT_MS = 2_000
 NAMES_TOLD = 5
+# Of those whose writers meet most, and after them those that write most.
+NAMES_READ = 50
 COUNT_MAX = 1_000
 NO_ATTEMPTS_LEFT = write({"code": AttemptsExhausted.code})[:-1]
 CHANGES_READ = 50
@@ -95,11 +97,27 @@ def _missing(found: rates.Figures) -> str:
     return "" if found.writes else NO_WRITES
 
 
-def _of_last_minutes(tell: Callable[[rates.Figures], Figure]) -> Callable[[datetime], Figure]:
+def _of_last_minutes(
+    tell: Callable[[rates.Figures], Figure], *, of: Callable[[rates.Figures], int]
+) -> Callable[[datetime], Figure]:
+    """of: what counts towards it, by which the runs that have most of it are named."""
+
     def read(now: datetime) -> Figure:
-        return tell(rates.read(since=now - timedelta(minutes=5)).total)
+        since = now - timedelta(minutes=5)
+        figure = tell(rates.read(since=since).total)
+        if not figure.value or figure.missing or figure.fine:
+            return figure
+        groups = rates.read(since=since, by=("run",), limit=NAMES_READ).groups
+        return replace(figure, facts={**figure.facts, "runs": _most(groups, of)})
 
     return read
+
+
+def _most(groups: Sequence[rates.Group], of: Callable[[rates.Figures], int]) -> list[str]:
+    """The runs with most of it, as many as are told."""
+    counts = [(of(group.figures), group.keys["run"]) for group in groups]
+    some = sorted(((-count, run) for count, run in counts if count and run))
+    return [run for _, run in some[:NAMES_TOLD]]
 
 
 def _refused_charges(now: datetime) -> Figure:
@@ -108,7 +126,11 @@ def _refused_charges(now: datetime) -> Figure:
         return Figure(value=None, missing=NO_WRITES)
     by_outcome = {group.keys["outcome"]: group.figures.writes for group in found.groups}
     refused = by_outcome.get(BudgetExhausted.code, 0)
-    return Figure(value=refused, fine="" if refused else "no charge was refused in 5 min")
+    if not refused:
+        return Figure(value=0, fine="no charge was refused in 5 min")
+    asked: dict[str, Any] = {"outcome": BudgetExhausted.code, "limit": NAMES_READ}
+    groups = rates.read(since=now - timedelta(minutes=5), by=("run",), **asked).groups
+    return Figure(value=refused, facts={"runs": _most(groups, lambda found: found.writes)})
 
 
 LAPSED = """
@@ -362,9 +384,9 @@ def _failing_targets(now: datetime) -> Figure:
 
 
 FIGURES: dict[str, Callable[[datetime], Figure]] = {
-    "conflict-share": _of_last_minutes(_conflict_share),
-    "retries-per-success": _of_last_minutes(_retries),
-    "fenced": _of_last_minutes(_fenced),
+    "conflict-share": _of_last_minutes(_conflict_share, of=lambda found: found.conflicts),
+    "retries-per-success": _of_last_minutes(_retries, of=lambda found: found.retries),
+    "fenced": _of_last_minutes(_fenced, of=lambda found: found.fenced),
     "lapsed-unclaimed": _lapsed,
     "lost-holders": _lost,
     "late-renewals": _late,
@@ -375,7 +397,7 @@ FIGURES: dict[str, Callable[[datetime], Figure]] = {
     "overdue-runs": _overdue,
     "silent-jobs": _silent_jobs,
     "jobs-behind": _jobs_behind,
-    "slow-writes": _of_last_minutes(_slow_writes),
+    "slow-writes": _of_last_minutes(_slow_writes, of=lambda found: found.latency_ms),
     "key-expires": _keys,
     "no-conflict-data": _uncounted,
     "evaluator-silent": _unjudged,
@@ -432,15 +454,15 @@ ON CONFLICT (rule, minute) DO UPDATE SET value = CASE WHEN f.rule = ANY(%s)
     THEN least(f.value, excluded.value) ELSE greatest(f.value, excluded.value) END
 """
 NOTE_CHANGES = """
-INSERT INTO agentstate_alertchange (rule, before, after, value, message, at)
-SELECT w.rule, w.before, w.after, w.value, w.message, w.at
+INSERT INTO agentstate_alertchange (rule, before, after, value, message, facts, at)
+SELECT w.rule, w.before, w.after, w.value, w.message, w.facts, w.at
 FROM json_populate_recordset(NULL::agentstate_alertchange, %s) AS w
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An alert went from one state to another."""
+    """An alert went from one state to another. facts: of the figure that it went by."""
 
     rule: str
     before: str
@@ -448,6 +470,7 @@ class Change:
     value: float | None
     message: str
     at: datetime
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate_all() -> list[Change] | None:
@@ -507,6 +530,7 @@ def _change(before: Standing | None, after: Standing) -> Change | None:
         value=after.value,
         message=after.message,
         at=after.changed_at,
+        facts=after.facts,
     )
 
 
@@ -606,7 +630,7 @@ def count_firing() -> int:
 
 
 CHANGES = """
-SELECT rule, before, after, value, message, at FROM agentstate_alertchange
+SELECT rule, before, after, value, message, at, facts::text FROM agentstate_alertchange
 ORDER BY at DESC, id DESC LIMIT %(limit)s
 """
 
@@ -615,7 +639,8 @@ def changes(*, limit: int = CHANGES_READ) -> list[Change]:
     """The newest changes of state."""
     names = ("rule", "before", "after", "value", "message", "at")
     return [
-        Change(**dict(zip(names, row, strict=True))) for row in _rows(CHANGES, {"limit": limit})
+        Change(**dict(zip(names, columns, strict=True)), facts=json.loads(facts))
+        for *columns, facts in _rows(CHANGES, {"limit": limit})
     ]
 
 

@@ -7,7 +7,7 @@ up to the numbers that stand there, page by page, however slowly they are taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 from uuid import UUID
@@ -20,13 +20,10 @@ from agentstate.store.commands import (
     ImportRun,
 )
 from agentstate.store.effects import Effect, effect_of
-from agentstate.store.payloads import RawJSON, write
+from agentstate.store.payloads import RawJSON, line_of
 from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
 
 FORMAT = 1
-# A payload with a line break in it, which a line cannot hold, is written as a JSON string that
-# holds its text, under its name with this ending.
-TEXT_ENDING = "_text"
 PAGE = 500
 
 
@@ -83,25 +80,25 @@ def run_lines(run: ImportRun) -> Iterator[str]:
 
 def _header(run: ImportRun) -> str:
     told = _members(run, without=("budgets", "events"))
-    return _line({"agentstate": FORMAT, "kind": "run", **told})
+    return line_of({"agentstate": FORMAT, "kind": "run", **told})
 
 
 def _budget_line(budget: ImportedBudget) -> str:
-    return _line({"kind": "budget", **_members(budget, without=("entries",))})
+    return line_of({"kind": "budget", **_members(budget, without=("entries",))})
 
 
 def _entry_line(budget: str, entry: ImportedEntry) -> str:
     told = _members(entry, without=("kind",))
-    return _line({"kind": "entry", "budget": budget, "entry": entry.kind, **told})
+    return line_of({"kind": "entry", "budget": budget, "entry": entry.kind, **told})
 
 
 def _event_line(event: ImportedEvent) -> str:
-    return _line({"kind": "event", **_members(event)})
+    return line_of({"kind": "event", **_members(event)})
 
 
 def _end(*, events: int, entries: int) -> str:
     """Counts, so that a file that was cut off is noticed."""
-    return _line({"kind": "end", "events": events, "entries": entries})
+    return line_of({"kind": "end", "events": events, "entries": entries})
 
 
 def _members(item: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
@@ -112,16 +109,6 @@ def _members(item: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
         for name, (value, default) in values.items()
         if name not in without and (value != default or name == "data")
     }
-
-
-def _line(members: Mapping[str, Any]) -> str:
-    return "{" + ",".join(_member(name, value) for name, value in members.items()) + "}\n"
-
-
-def _member(name: str, value: Any) -> str:
-    if isinstance(value, RawJSON) and ("\n" in value.text or "\r" in value.text):
-        return f"{write(name + TEXT_ENDING)}:{write(value.text)}"
-    return f"{write(name)}:{write(value)}"
 
 
 # --- from rows -----------------------------------------------------------------------------------

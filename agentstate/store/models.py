@@ -776,7 +776,7 @@ class AlertFigure(models.Model):
 
 
 class AlertChange(models.Model):
-    """A change of an alert's state, for the history of alerts."""
+    """A change of an alert's state, for their history. facts: of the figure that it went by."""
 
     id = models.BigAutoField(primary_key=True)
     rule = models.TextField()
@@ -784,6 +784,7 @@ class AlertChange(models.Model):
     after = models.TextField()
     value = models.FloatField(null=True)
     message = models.TextField(default="")
+    facts = models.JSONField(default=dict, db_default={})
     at = models.DateTimeField()
 
     class Meta:

@@ -29,6 +29,10 @@ VALUES_MAX = 200_000
 NAMES_MAX = 1_000
 ELEMENTS_MAX = 10_000
 
+# A payload with a line break in it, which a line cannot hold, is written as a JSON string that
+# holds its text, under its name with this ending.
+TEXT_ENDING = "_text"
+
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BLANKS = frozenset(" \t\n\r")
 _RISKY = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\x00\ud800-\udfff]")
@@ -380,6 +384,17 @@ def write(value: Any) -> str:
     pieces: list[str] = []
     _write(value, pieces.append)
     return "".join(pieces)
+
+
+def line_of(members: Mapping[str, Any]) -> str:
+    """A JSON object on a line of its own, with its line end; payloads as the store holds them."""
+    return "{" + ",".join(_member(name, value) for name, value in members.items()) + "}\n"
+
+
+def _member(name: str, value: Any) -> str:
+    if isinstance(value, RawJSON) and ("\n" in value.text or "\r" in value.text):
+        return f"{write(name + TEXT_ENDING)}:{write(value.text)}"
+    return f"{write(name)}:{write(value)}"
 
 
 def moment(at: datetime) -> str:

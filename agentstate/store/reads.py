@@ -358,6 +358,30 @@ def events(
     )
 
 
+# An event's time has no index, but a run's events are in the order of their times: the last one
+# that had happened is found by halving, in as many look-ups as its number has bits.
+LAST_EVENT = """
+WITH RECURSIVE halved AS (
+    SELECT 0::bigint AS low, %(last)s::bigint AS high
+    UNION ALL
+    SELECT CASE WHEN e.at <= %(at)s THEN m.middle ELSE h.low END,
+        CASE WHEN e.at <= %(at)s THEN h.high ELSE m.middle - 1 END
+    FROM halved h CROSS JOIN LATERAL (SELECT (h.low + h.high + 1) / 2 AS middle) AS m
+    CROSS JOIN LATERAL (SELECT at FROM agentstate_event
+        WHERE run_id = %(run)s AND seq = m.middle LIMIT 1) AS e
+    WHERE h.low < h.high
+)
+SELECT low FROM halved WHERE low = high
+"""
+
+
+def last_event(run: UUID, *, last_seq: int, at: datetime) -> int:
+    """The number of the last event that had happened at an instant, 0 for none. Where the clock was
+    set back it is one that had, and not each one after it has a later time."""
+    rows = _rows(LAST_EVENT, {"run": run, "last": last_seq, "at": at})
+    return int(rows[0][0]) if rows else 0
+
+
 def _head(key: str) -> tuple[UUID, int]:
     """A run's id and last number. Raises NotFound, RunExpired."""
     heads = _rows(RUN_HEAD, {"key": key})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ from django.urls import reverse
 from agentstate.store import alerts, targets
 from agentstate.store.alerting import Rule, Standing, State, told
 from agentstate.store.alerts import Change
+from dashboard import moments, past_pages
 from dashboard.queries.bounds import in_words
 
 CHANGES = 50
@@ -53,6 +55,25 @@ NAMED = ("units", "budgets", "runs", "workers", "jobs", "name", "targets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Whom an alert is about. address: its page as of then; "": there is none of its kind."""
+
+    name: str
+    address: str
+
+
+def named(facts: Mapping[str, Any], at: datetime) -> list[Named]:
+    found: list[Named] = []
+    for kind in NAMED:
+        told = facts.get(kind) or []
+        for name in told if isinstance(told, list) else [told]:
+            page = past_pages.of_thing(kind, str(name))
+            address = moments.address(page, moments.of_time(at)) if page else ""
+            found.append(Named(name=str(name), address=address))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A rule on the page. standing None: it was not judged yet. address: where to look."""
 
@@ -83,11 +104,9 @@ class Line:
         return told(self.rule.unit, standing.value)
 
     @property
-    def names(self) -> list[str]:
-        """Whom it is about, as far as the figure names them."""
-        facts = self.standing.facts if self.standing else {}
-        found = [facts[name] for name in NAMED if facts.get(name)]
-        return [str(one) for f in found for one in (f if isinstance(f, list) else [f])]
+    def names(self) -> list[Named]:
+        """Whom it is about, as far as the figure names them; as they were when it was judged."""
+        return named(self.standing.facts, self.standing.checked_at) if self.standing else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +115,10 @@ class Past:
 
     change: Change
     title: str
+
+    @property
+    def names(self) -> list[Named]:
+        return named(self.change.facts, self.change.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

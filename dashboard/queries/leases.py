@@ -12,6 +12,7 @@ from django.db.models.functions import Coalesce
 
 from agentstate.store.models import Event, Heartbeat, Lease, OperatorAction, Refusal, Run, Worker
 from dashboard import cursors, sentences
+from dashboard.moments import AsOf
 from dashboard.queries.runs import REFUSALS_SHOWN
 from dashboard.queries.story import OpenEffects, read_open_effects
 from dashboard.queries.terms import Term, newest_terms
@@ -232,7 +233,8 @@ def read_strip(*, now: datetime) -> list[StripMark]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitStory:
-    """One unit: its lease now (None: never leased, or long ago), and its past."""
+    """One unit: its lease now (None: never leased, or long ago), and its past; or the same as of a
+    moment (past.py), which is `now` then."""
 
     unit: str
     lease: Lease | None
@@ -240,6 +242,7 @@ class UnitStory:
     terms: list[Term]
     actions: list[OperatorAction]
     now: datetime
+    as_of: AsOf | None = None
 
     @property
     def state(self) -> str:
@@ -310,9 +313,10 @@ def refusals_of_unit(story: UnitStory, *, limit: int = REFUSALS_SHOWN) -> list[R
 
 
 def _refused(story: UnitStory) -> QuerySet[Refusal]:
+    found = Refusal.objects.filter(unit=story.unit, run__isnull=True)
     if story.run is not None:
-        return Refusal.objects.select_related("run").filter(run=story.run)
-    return Refusal.objects.filter(unit=story.unit, run__isnull=True)
+        found = Refusal.objects.select_related("run").filter(run=story.run)
+    return found if story.as_of is None else found.filter(at__lte=story.now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,14 @@ ORDER BY event.seq
 """
 
 
-def read_marks(run: Run) -> list[Mark]:
-    """The events of a run for its timeline, at most two thousand marks however long it is."""
+def read_marks(run: Run, *, past: bool = False) -> list[Mark]:
+    """The events of a run for its timeline, at most two thousand marks however long it is.
+
+    past: the run is as it was after some event, which need not be the last one of its version:
+    then no copy is read, and none is made.
+    """
+    if past:
+        return _marks_of(_read_marks(run, first=1, last=run.last_seq))
     return copies.of_run(
         "marks",
         run.id,
@@ -55,13 +61,15 @@ def read_marks(run: Run) -> list[Mark]:
     )
 
 
-def read_marks_between(run: Run, start: datetime, end: datetime) -> list[Mark]:
+def read_marks_between(
+    run: Run, start: datetime, end: datetime, *, past: bool = False
+) -> list[Mark]:
     """The same of a part of its time, as finely as that many marks allow.
 
     Where the part begins and ends in a long run is told by the marks of all of it: they are as
     dense as there are events, and an event's time is not indexed.
     """
-    marks = read_marks(run)
+    marks = read_marks(run, past=past)
     if run.last_seq <= MARKS_EXACT:
         return [mark for mark in marks if start <= mark.at <= end]
     times = [mark.at for mark in marks]

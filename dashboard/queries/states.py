@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.db import connection
 
 from agentstate.store.effects import SIGN_BEGUN, SIGN_ENDED
+from agentstate.store.errors import Invalid
 from agentstate.store.models import Run
 from agentstate.store.payloads import members, with_member
+from agentstate.store.rows import LeaseRow
+from agentstate.store.rules import leases
 from agentstate.store.states import TERMINAL
 
 # A panel's limit for each statement: counters of a very long run are added up from half of it.
@@ -24,9 +27,18 @@ class TooMany(Exception):
     """More changes than are gone through for a page."""
 
 
+class Strange(Exception):
+    """An event of the store's own says what the store never writes: only an import has such."""
+
+
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What held after the event `seq`. attrs and result: JSON texts, every digit as it was sent."""
+    """What held after the event `seq`. attrs and result: JSON texts, every digit as it was sent.
+
+    last_token: of the last acquire. granted_seconds: for how long that was, until it was renewed.
+    signals: a JSON text, as a lease keeps them. hold_off: the worker that is kept off the unit, and
+    until when.
+    """
 
     seq: int
     at: datetime
@@ -35,14 +47,20 @@ class State:
     owner: str | None = None
     token: int | None = None
     lapsed: bool = False
+    last_token: int | None = None
+    granted_seconds: int | None = None
+    signals: str | None = None
+    hold_off: tuple[str, datetime] | None = None
     attempt: int = 0
     tags: list[str] = field(default_factory=list)
     notes: str = ""
     attrs: str = "{}"
     result: str | None = None
+    ended_at: datetime | None = None
     hold: bool = False
     retain_seconds: int | None = None
     brake: int | None = None
+    brake_until: datetime | None = None
     counters: dict[str, int] = field(default_factory=dict)
     budgets: dict[str, tuple[int, int]] = field(default_factory=dict)
     open_effects: list[str] = field(default_factory=list)
@@ -50,7 +68,7 @@ class State:
 
 AT = "SELECT at, version FROM agentstate_event WHERE run_id = %s AND seq = %s"
 CHANGES = """
-SELECT type, data::text, token FROM agentstate_event
+SELECT type, data::text, token, at, actor FROM agentstate_event
 WHERE run_id = %s AND seq <= %s AND origin = 'store'
     AND (starts_with(type, 'run.') OR starts_with(type, 'lease.'))
 ORDER BY seq LIMIT %s
@@ -69,7 +87,7 @@ JOIN agentstate_budgetentry e ON e.budget_id = b.id AND e.at <= %s
 WHERE b.run_id = %s GROUP BY b.name ORDER BY b.name
 """
 OPEN = """
-SELECT substr(b.event_id, 2) FROM agentstate_event b
+SELECT substr(b.event_id, 2), b.seq FROM agentstate_event b
 WHERE b.run_id = %(run)s AND b.seq <= %(seq)s AND starts_with(b.event_id, %(begun)s)
     AND NOT EXISTS (SELECT FROM agentstate_event e WHERE e.run_id = b.run_id
         AND e.seq <= %(seq)s AND e.event_id = %(ended)s || substr(b.event_id, 2))
@@ -77,8 +95,18 @@ ORDER BY b.seq LIMIT %(most)s
 """
 
 
+class Change(NamedTuple):
+    """What an event of the store's own says of its run. data: a JSON text."""
+
+    type: str
+    data: str
+    token: int | None
+    at: datetime
+    actor: str
+
+
 def read_state(run: Run, seq: int) -> State | None:
-    """As it was after that event; None when there is none. Raises TooMany."""
+    """As it was after that event; None when there is none. Raises TooMany, Strange."""
     with connection.cursor() as cursor:
         cursor.execute(AT, [run.id, seq])
         found = cursor.fetchone()
@@ -89,15 +117,26 @@ def read_state(run: Run, seq: int) -> State | None:
         changes = cursor.fetchall()
         if len(changes) > CHANGES_MAX:
             raise TooMany
-        for type_, data, token in changes:
-            _apply(state, type_, data, token)
+        try:
+            for change in changes:
+                apply(state, Change(*change))
+        except (Invalid, TypeError, ValueError, OverflowError) as strange:
+            raise Strange from strange
         state.counters = _counters(cursor, run, seq)
         cursor.execute(SPENT, [state.at, run.id])
         state.budgets = {name: (spent, reserved) for name, spent, reserved in cursor.fetchall()}
         asked: dict[str, Any] = {"run": run.id, "seq": seq, "most": EFFECTS_MAX}
         cursor.execute(OPEN, asked | {"begun": SIGN_BEGUN, "ended": SIGN_ENDED})
-        state.open_effects = [key for (key,) in cursor.fetchall()]
+        state.open_effects = [key for key, _ in cursor.fetchall()]
     return state
+
+
+def read_open_effects(run: Run, seq: int, *, most: int) -> list[int]:
+    """The numbers of the events that began what had not ended after that event, the first first."""
+    asked: dict[str, Any] = {"run": run.id, "seq": seq, "most": most}
+    with connection.cursor() as cursor:
+        cursor.execute(OPEN, asked | {"begun": SIGN_BEGUN, "ended": SIGN_ENDED})
+        return [number for _, number in cursor.fetchall()]
 
 
 def _counters(cursor: Any, run: Run, seq: int) -> dict[str, int]:
@@ -111,48 +150,99 @@ def _counters(cursor: Any, run: Run, seq: int) -> dict[str, int]:
     return {name: amount for name, amount in before.items() if amount or name not in since}
 
 
-def _apply(state: State, type_: str, data: str, token: int | None) -> None:
-    """One change of the store's own, as its event says it."""
-    said = members(data)
-    match type_:
+def apply(state: State, change: Change) -> None:
+    """One change of the store's own, as its event says it.
+
+    Raises Invalid, TypeError, ValueError or OverflowError for one that the store does not write: an
+    imported run says what its file says.
+    """
+    said = members(change.data)
+    match change.type:
         case "run.created":
-            state.status = _plain(said, "status") or ""
-            state.tags = sorted(_plain(said, "tags") or [])
+            state.status = _plain(said, "status", str) or ""
+            state.tags = sorted(_texts(said, "tags"))
             state.attrs = said.get("attrs", "{}")
-            state.retain_seconds = _plain(said, "retain_seconds")
+            state.retain_seconds = _plain(said, "retain_seconds", int)
         case "run.changed":
             _change(state, said)
+            _signal(state, said, change)
         case "lease.acquired":
-            state.owner, state.token, state.lapsed = _plain(said, "owner"), token, False
-            state.attempt = _plain(said, "attempt") or state.attempt + 1
+            state.owner, state.token, state.lapsed = _plain(said, "owner", str), change.token, False
+            state.last_token = change.token
+            state.attempt = _plain(said, "attempt", int) or state.attempt + 1
+            state.granted_seconds = _plain(said, "ttl_seconds", int)
+            state.signals, state.hold_off = leases.inherited_signals(_lease(state)), None
         case "lease.lapsed":
             state.lapsed = True
-        case "lease.released" | "lease.reclaimed":
+        case "lease.released":
             state.owner, state.token, state.lapsed = None, None, False
-        case _ if type_.startswith("run."):
+        case "lease.reclaimed":
+            if seconds := _plain(said, "hold_off_seconds", int):
+                until = change.at + timedelta(seconds=seconds)
+                state.hold_off = (_plain(said, "owner", str) or "", until)
+            state.owner, state.token, state.lapsed = None, None, False
+        case type_ if type_.startswith("run."):
             state.status = type_.removeprefix("run.")
             state.result = said.get("result", state.result)
             if state.status in TERMINAL:
                 state.owner, state.token, state.lapsed = None, None, False
+                state.signals, state.hold_off, state.ended_at = None, None, change.at
+
+
+def _lease(state: State) -> LeaseRow:
+    """As much of the lease as the rules of signals look at."""
+    return LeaseRow(unit="", signals=state.signals)
+
+
+def _signal(state: State, said: dict[str, str], change: Change) -> None:
+    if "signal" in said:
+        told = {
+            "signal": _plain(said, "signal", str),
+            "reason": _plain(said, "reason", str) or "",
+            "by": change.actor,
+            "at": change.at,
+        }
+        state.signals = leases.with_signal(_lease(state), told).signals
 
 
 def _change(state: State, said: dict[str, str]) -> None:
-    for name in ("notes", "hold", "retain_seconds"):
-        if name in said:
-            setattr(state, name, _plain(said, name))
-    tags = (set(state.tags) | set(_plain(said, "tags_add") or [])) - set(
-        _plain(said, "tags_remove") or []
-    )
+    if "notes" in said:
+        state.notes = _plain(said, "notes", str) or ""
+    if "hold" in said:
+        state.hold = bool(_plain(said, "hold", bool))
+    if "retain_seconds" in said:
+        state.retain_seconds = _plain(said, "retain_seconds", int)
+    tags = (set(state.tags) | set(_texts(said, "tags_add"))) - set(_texts(said, "tags_remove"))
     state.tags = sorted(tags)
     state.attrs = said.get("replace", state.attrs)
     for path, value in members(said.get("attrs", "{}")).items():
         state.attrs = with_member(state.attrs, path.split("."), value)
     if "brake" in said:
-        state.brake = (_plain(said, "brake") or {}).get("per_second")
+        _brake(state, _plain(said, "brake", dict))
 
 
-def _plain(said: dict[str, str], name: str) -> Any:
-    return json.loads(said[name]) if name in said else None
+def _brake(state: State, brake: dict[str, Any] | None) -> None:
+    state.brake, state.brake_until = None, None
+    if brake is not None:
+        until = datetime.fromisoformat(brake.get("until"))  # type: ignore[arg-type]  # or it raises
+        if until.tzinfo is None or type(brake.get("per_second")) is not int:
+            raise TypeError("a brake has a rate and an end")
+        state.brake, state.brake_until = brake["per_second"], until
+
+
+def _plain[T](said: dict[str, str], name: str, kind: type[T]) -> T | None:
+    """A member's value, None where there is none. Raises TypeError for one of another kind."""
+    value = json.loads(said[name]) if name in said else None
+    if value is not None and type(value) is not kind:
+        raise TypeError(f"{name} is no {kind.__name__}")
+    return value
+
+
+def _texts(said: dict[str, str], name: str) -> list[str]:
+    found: list[Any] = _plain(said, name, list) or []
+    if not all(isinstance(one, str) for one in found):
+        raise TypeError(f"{name} holds what is no text")
+    return found
 
 
 # --- difference ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
 
 from agentstate.store.models import (
     Budget,
@@ -23,7 +23,8 @@ from agentstate.store.models import (
     Telemetry,
     Worker,
 )
-from dashboard.queries.terms import Term, newest_terms
+from dashboard.moments import AsOf
+from dashboard.queries.terms import Term, as_they_were, newest_terms
 
 ROWS_SHOWN = 100
 TERMS_SHOWN = 200
@@ -37,6 +38,8 @@ PARTS_DRAWN = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
+    """A run with what stands beside it, now; or as of a moment (past.py), which is `now` then."""
+
     run: Run
     lease: Lease | None
     budgets: list[Budget]
@@ -45,6 +48,12 @@ class Head:
     telemetry: Telemetry | None = None
     children: list[str] = field(default_factory=list)
     more_children: bool = False
+    as_of: AsOf | None = None
+
+    @property
+    def until(self) -> datetime | None:
+        """After it nothing is shown, if it is the head of a moment that is over."""
+        return self.as_of.at if self.as_of else None
 
     @property
     def overdue(self) -> bool:
@@ -118,21 +127,37 @@ class OpenEffects:
 
 def read_open_effects(run: UUID) -> OpenEffects:
     found = OpenEffect.objects.filter(run_id=run).order_by("seq").values_list("seq", flat=True)
-    numbers = list(found[: EFFECTS_SHOWN + 1])
+    return effects_of(run, list(found[: EFFECTS_SHOWN + 1]))
+
+
+def effects_of(run: UUID, numbers: list[int]) -> OpenEffects:
+    """Of these events, by number, as many as are shown."""
     if not numbers:
         return OpenEffects(events=[], more=False)
     events = Event.objects.filter(run_id=run, seq__in=numbers[:EFFECTS_SHOWN]).defer("data")
     return OpenEffects(events=list(events.order_by("seq")), more=len(numbers) > EFFECTS_SHOWN)
 
 
-def read_terms(unit: str) -> list[Term]:
+def read_terms(head: Head) -> list[Term]:
     """Terms of ownership, the first ones first; of very many the last 200."""
-    return newest_terms(unit, limit=TERMS_SHOWN)[::-1]
+    unit, run = f"run:{head.run.key}", head.run
+    if head.as_of is None:
+        return newest_terms(unit, limit=TERMS_SHOWN)[::-1]
+    terms = newest_terms(unit, limit=TERMS_SHOWN, last_token=run.last_token or 0)
+    return as_they_were(terms, head.as_of.at, open_token=run.token)[::-1]
 
 
-def read_refusals(run: UUID, *, limit: int = ROWS_SHOWN) -> list[Refusal]:
+def read_refusals(
+    run: UUID, *, limit: int = ROWS_SHOWN, until: datetime | None = None
+) -> list[Refusal]:
     """The newest commands that were refused on this run, newest first."""
-    return list(Refusal.objects.filter(run_id=run).order_by("-id")[:limit])
+    found = _before(Refusal.objects.filter(run_id=run), until)
+    return list(found.order_by("-id")[:limit])
+
+
+def _before[M: Model](found: QuerySet[M], until: datetime | None) -> QuerySet[M]:
+    """What had happened at `until`; all of it without one."""
+    return found if until is None else found.filter(at__lte=until)
 
 
 def read_refusals_between(run: UUID, start: datetime, end: datetime) -> list[Refusal]:
@@ -142,29 +167,38 @@ def read_refusals_between(run: UUID, start: datetime, end: datetime) -> list[Ref
     return list(found.order_by("-id")[:REFUSALS_DRAWN])
 
 
-def read_parts(run: UUID) -> list[Run]:
+def read_parts(run: UUID, *, until: datetime | None = None) -> list[Run]:
     """The first runs that are parts of this one, as far as they are drawn."""
     found = Run.objects.filter(parent_id=run).order_by("created_at", "id")
+    if until is not None:
+        found = found.filter(created_at__lte=until)
     return list(found.only("key", "status", "created_at", "ended_at")[:PARTS_DRAWN])
 
 
-def read_actions(run: UUID) -> list[OperatorAction]:
-    return list(OperatorAction.objects.filter(run_id=run).order_by("-id")[:ROWS_SHOWN])
+def read_actions(run: UUID, *, until: datetime | None = None) -> list[OperatorAction]:
+    found = _before(OperatorAction.objects.filter(run_id=run), until)
+    return list(found.order_by("-id")[:ROWS_SHOWN])
 
 
-def read_ledger(budgets: Iterable[Budget]) -> list[BudgetEntry]:
+def read_ledger(budgets: Iterable[Budget], *, until: datetime | None = None) -> list[BudgetEntry]:
     """The newest lines of these budgets, newest first."""
     ids = [budget.id for budget in budgets]
     lines = BudgetEntry.objects.select_related("budget").filter(budget__in=ids)
-    return list(lines.order_by("-at", "-n")[:ROWS_SHOWN])
+    return list(_before(lines, until).order_by("-at", "-n")[:ROWS_SHOWN])
 
 
-def count_story(run: UUID, unit: str) -> dict[str, int]:
+def count_story(head: Head) -> dict[str, int]:
     """How many terms, refusals and operator actions there are, each up to 100."""
+    run, until = head.run, head.until
+    terms = LeaseTerm.objects.filter(unit=f"run:{run.key}")
+    if until is not None:
+        terms = terms.filter(token__lte=run.last_token or 0)
+    refused = _before(Refusal.objects.filter(run_id=run.id), until)
+    actions = _before(OperatorAction.objects.filter(run_id=run.id), until)
     return {
-        "ownership": LeaseTerm.objects.filter(unit=unit)[:ROWS_SHOWN].count(),
-        "refused": Refusal.objects.filter(run_id=run)[:ROWS_SHOWN].count(),
-        "audit": OperatorAction.objects.filter(run_id=run)[:ROWS_SHOWN].count(),
+        "ownership": terms[:ROWS_SHOWN].count(),
+        "refused": refused[:ROWS_SHOWN].count(),
+        "audit": actions[:ROWS_SHOWN].count(),
     }
 
 

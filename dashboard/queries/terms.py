@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
@@ -28,6 +28,11 @@ class Term:
     ended_by: str | None
     reason: str | None
 
+    @property
+    def renewals_at(self) -> list[datetime]:
+        """When it was renewed, as far as that is kept: to the millisecond, the last forty."""
+        return [self.starts_at + timedelta(milliseconds=ms) for ms in self.renewed_ms]
+
 
 NEWEST = """
 SELECT t.token, t.unit, t.owner, lower(t.held), nullif(upper(t.held), 'infinity'),
@@ -35,15 +40,44 @@ SELECT t.token, t.unit, t.owner, lower(t.held), nullif(upper(t.held), 'infinity'
     coalesce(l.ttl_seconds, t.ttl_seconds), t.ended, t.ended_by, t.reason
 FROM agentstate_leaseterm t
 LEFT JOIN agentstate_lease l ON l.unit = t.unit AND l.token = t.token AND t.ended IS NULL
-WHERE t.unit = %s ORDER BY t.token DESC LIMIT %s
+WHERE t.unit = %(unit)s AND (%(until)s::timestamptz IS NULL OR lower(t.held) <= %(until)s)
+    AND (%(last_token)s::bigint IS NULL OR t.token <= %(last_token)s)
+ORDER BY t.token DESC LIMIT %(limit)s
 """
 
 
-def newest_terms(unit: str, *, limit: int) -> list[Term]:
-    """The last terms of a unit, the newest first."""
+def newest_terms(
+    unit: str, *, limit: int, until: datetime | None = None, last_token: int | None = None
+) -> list[Term]:
+    """The last terms of a unit, the newest first: of those that had begun at `until`, with this
+    token at most."""
+    asked: dict[str, Any] = {
+        "unit": unit, "limit": limit, "until": until, "last_token": last_token,
+    }  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(NEWEST, [unit, limit])
+        cursor.execute(NEWEST, asked)
         return [_term(row) for row in cursor.fetchall()]
+
+
+def as_they_were(terms: list[Term], at: datetime, *, open_token: int | None) -> list[Term]:
+    """Terms, the newest first, as they stood at an instant; each had begun by then.
+
+    open_token: of the one that had not ended yet: its end and what it renewed later are left out.
+    """
+    return [_as_it_was(term, at) if term.token == open_token else term for term in terms]
+
+
+def _as_it_was(term: Term, at: datetime) -> Term:
+    done = [ms for ms, on in zip(term.renewed_ms, term.renewals_at, strict=True) if on <= at]
+    return replace(
+        term,
+        ends_at=None,
+        ended=None,
+        ended_by=None,
+        reason=None,
+        renewals=term.renewals - (len(term.renewed_ms) - len(done)),
+        renewed_ms=done,
+    )
 
 
 def _term(row: tuple[Any, ...]) -> Term:

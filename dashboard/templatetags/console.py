@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from agentstate.store.states import TERMINAL, Status
+from dashboard import moments
 
 register = template.Library()
 
@@ -252,3 +253,17 @@ def skew(ms: int) -> str:
     if abs(ms) < 60_000:
         return f"{sign}{abs(ms) / 1_000:.1f} s"
     return sign + duration(abs(ms) / 1_000)
+
+
+@register.simple_tag
+def then(at: datetime, page: str) -> SafeString:
+    """When something happened, as a link to its page as of that moment; without a page the instant
+    alone."""
+    text = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    told = format_html(
+        '<time datetime="{}" title="{}" data-zone="full">{}</time>', iso(at), stamp(at), text
+    )
+    if not page:
+        return told
+    address = moments.address(page, moments.of_time(at))
+    return format_html('<a class="link" title="As of then" href="{}">{}</a>', address, told)

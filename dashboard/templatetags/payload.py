@@ -10,7 +10,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from agentstate.store.models import OperatorAction
-from dashboard import charts, payloads
+from agentstate.store.receipts import Acted
+from dashboard import charts, past_pages, payloads
 from dashboard.contention_charts import told_families
 from dashboard.families import FAMILIES, family_of
 from dashboard.queries.contention import Row
@@ -45,6 +46,12 @@ def actor(principal: str | None) -> str:
 # What an action tells of how it was, and that nothing after it is compared with.
 UNCHANGING = frozenset({"live"})
 NAMES = {"spent_token": "token spent", "retain_seconds": "kept, s", "hold": "held"}
+
+
+@register.filter
+def past_page(action: OperatorAction | Acted) -> str:
+    """The page that shows what it was done to as of then."""
+    return past_pages.of_action(action.action, action.object)
 
 
 @register.filter

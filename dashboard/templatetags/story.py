@@ -45,16 +45,21 @@ def visible(text: str) -> str:
 
 
 @register.simple_tag
-def dot_query(ways: Ways, dot: PlacedDot) -> str:
-    """Several events in one mark lead to a closer look at them, one to itself."""
+def dot_query(ways: Ways | None, dot: PlacedDot) -> str:
+    """Several events in one mark lead to a closer look at them, one to itself: of a page that has
+    no other parts, to its row."""
+    if ways is None:
+        return f"#event-{dot.seq}"
     if dot.count > 1 and dot.until - dot.at > 2 * SHORTEST:
         return ways.around(dot.at, dot.until)
     return f"?{urlencode(ways.kept | ways.window | {'event': str(dot.seq)})}"
 
 
 @register.simple_tag
-def lane_query(ways: Ways, lane: Lane) -> str:
+def lane_query(ways: Ways | None, lane: Lane) -> str:
     """A term alone."""
+    if ways is None:
+        return "#terms-title"
     return ways.around(lane.starts_at, lane.ends_at) if lane.starts_at and lane.ends_at else "?"
 
 

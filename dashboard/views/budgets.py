@@ -15,6 +15,7 @@ from django.views.decorators.http import require_safe
 
 from agentstate.store import reads
 from agentstate.store.errors import NotFound, RunExpired
+from agentstate.store.models import Run
 from agentstate.store.reads import BudgetView
 from agentstate.store.rows import BudgetRow
 from agentstate.store.rules.names import AMOUNT_MAX
@@ -22,14 +23,18 @@ from dashboard import course_charts, cursors, forecast, stranded, windows
 from dashboard.access import allowed_actions
 from dashboard.axes import axis_of
 from dashboard.forms import whole
+from dashboard.moments import NotThen
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import budgets as queries
 from dashboard.queries import happened, holds, ledgers, refused
+from dashboard.queries import past_budgets as past_queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.ledgers import Story
 from dashboard.queries.panels import Panel, read_panel, read_panels
+from dashboard.queries.past_budgets import PastBudget
 from dashboard.queries.refused import Refused, RefusedCharge
 from dashboard.replay import Replayed, replay
+from dashboard.views import past
 from dashboard.windows import Ways, Window, read_window
 
 # A younger budget is shown by its last hour, an older one by its last day.
@@ -121,15 +126,14 @@ def describe(request: ConsoleRequest, found: Budget) -> dict[str, Any]:
 @shared
 def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> HttpResponseBase:
     """One budget: `window`, or `from` and `to`, what its chart and its refusals are of; `cap` what
-    another one would have let through; `after` the place in its ledger.
+    another one would have let through; `after` the place in its ledger; all as it was at `asof`
+    (moments.py), if set.
     """
     found = read_budget(name, key)
+    if past.is_asked(request):
+        return show_past(request, found)
     row, now = found.row, found.now
-    query = request.GET.dict()
-    is_young = now - ledgers.read_opened(row.id) < YOUNG
-    usual = windows.HOUR if is_young else windows.DAY
-    window = read_window(query, now=now, usual=usual, slots=windows.BY_SECONDS)
-    after = query.get("after", "")
+    window, after = read_part(request, found), request.GET.get("after", "")
     turned_away = read_panel(partial(refused.read, row, since=window.since, until=window.until))
     asked: dict[str, Callable[[], Any]] = {
         "burn": partial(queries.read_burn, row.id, now=now),
@@ -140,13 +144,57 @@ def show_one(request: ConsoleRequest, name: str, key: str | None = None) -> Http
         "ledger": partial(_read_ledger, row, now, after, window if window.is_part else None),
     }
     panels = read_panels(asked) | {"refused": turned_away}
-    context = describe(request, found) | describe_window(query, window, now)
-    context |= {"panels": panels, "after": after} | _foresee(panels, row, now)
-    held = panels["held"].found
-    context["held"] = stranded.shown(held.holds, now) if held else []
-    context |= what_if(query.get("cap"), found, window, turned_away)
     parts = is_partial(request, "budget")
-    return render(request, "budgets/parts.html" if parts else "budgets/budget.html", context)
+    page_name = "budgets/parts.html" if parts else "budgets/budget.html"
+    return render(request, page_name, tell(request, found, window, panels))
+
+
+def show_past(request: ConsoleRequest, found: Budget) -> HttpResponseBase:
+    """The same page as of a moment, by its ledger; nothing can be done to it."""
+    run = Run.objects.filter(key=found.key).first() if found.key is not None else None
+    page_now, after = found.address, request.GET.get("after", "")
+    read = partial(past_queries.read_budget, found.view, run, page=page_now, now=found.now)
+    try:
+        then = past.as_of(request, read)
+    except NotThen as wrong:
+        return past.not_then(request, wrong, name=found.row.name, page=page_now)
+    shown = Budget(view=then.view, key=found.key, now=then.at)
+    row, window = shown.row, windows.ending_by(read_part(request, shown), then.at)
+    turned_away = read_panel(partial(refused.read, row, since=window.since, until=window.until))
+    asked: dict[str, Callable[[], Any]] = {
+        "burn": partial(past_queries.read_burn, then),
+        "parents": partial(past_queries.read_parents, then),
+        "chart": partial(_read_chart, shown, window, turned_away.found or Refused(charges=[])),
+        "held": partial(past_queries.read_held, then),
+        "below": partial(past_queries.read_below, then),
+        "ledger": partial(_read_past_ledger, then, after, window if window.is_part else None),
+    }
+    panels = read_panels(asked) | {"refused": turned_away}
+    context = tell(request, shown, window, panels) | {"asof": then.as_of, "actions": {}}
+    return render(request, "budgets/budget.html", context)
+
+
+def read_part(request: ConsoleRequest, found: Budget) -> Window:
+    """The part of the time that the chart and the refusals are of."""
+    is_young = found.now - ledgers.read_opened(found.row.id) < YOUNG
+    usual = windows.HOUR if is_young else windows.DAY
+    return read_window(request.GET.dict(), now=found.now, usual=usual, slots=windows.BY_SECONDS)
+
+
+def tell(
+    request: ConsoleRequest, found: Budget, window: Window, panels: dict[str, Panel[Any]]
+) -> dict[str, Any]:
+    """What the page of one budget is made of, now or then."""
+    query, now = request.GET.dict(), found.now
+    held = panels["held"].found
+    return (
+        describe(request, found)
+        | describe_window(query, window, now)
+        | {"panels": panels, "after": query.get("after", "")}
+        | _foresee(panels, found.row, now)
+        | {"held": stranded.shown(held.holds, now) if held else []}
+        | what_if(query.get("cap"), found, window, panels["refused"])
+    )
 
 
 def describe_window(query: dict[str, str], window: Window, now: datetime) -> dict[str, Any]:
@@ -166,7 +214,9 @@ def _foresee(panels: dict[str, Panel[Any]], row: BudgetRow, now: datetime) -> di
     """When it is dry, and which level above it is dry before it."""
     burn = panels["burn"].found
     own = forecast.foresee(left=row.left, burn=burn, now=now) if burn else None
-    levels = [line for line in panels["parents"].found or [] if line.forecast.dry_at]
+    levels = [
+        line for line in panels["parents"].found or [] if line.forecast and line.forecast.dry_at
+    ]
     first = min(levels, key=lambda line: line.forecast.dry_at, default=None)
     is_before = first and (own is None or not own.dry_at or first.forecast.dry_at < own.dry_at)
     return {
@@ -192,6 +242,13 @@ def _read_ledger(row: BudgetRow, now: datetime, after: str, part: Window | None)
         return ledgers.read_ledger(row.id, now=now, after=after, part=part)
     except cursors.BadCursor:
         return ledgers.read_ledger(row.id, now=now, part=part)
+
+
+def _read_past_ledger(then: PastBudget, after: str, part: Window | None) -> ledgers.Ledger:
+    try:
+        return past_queries.read_ledger(then, after=after, part=part)
+    except cursors.BadCursor:
+        return past_queries.read_ledger(then, part=part)
 
 
 # --- another cap ---------------------------------------------------------------------------------

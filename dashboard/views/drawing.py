@@ -19,6 +19,7 @@ from dashboard.queries.story import Head
 from dashboard.queries.terms import Term
 from dashboard.templatetags.console import stamp
 
+UNENDED = "unknown"
 # A charge that was refused is drawn otherwise than a write that was.
 BUDGET_CODES = frozenset({"budget-exhausted"})
 
@@ -29,8 +30,8 @@ def draw(head: Head, query: Mapping[str, str]) -> dict[str, Any]:
     query: of the address; what of it is no part of the closeup is kept in every link.
     """
     run = head.run
-    actions = queries.read_actions(run.id)
-    terms = queries.read_terms(f"run:{run.key}")
+    actions = queries.read_actions(run.id, until=head.until)
+    terms = queries.read_terms(head)
     closeup = closeups.read_closeup(
         dict(query), first=run.created_at, last=last_moment(head, actions)
     )
@@ -42,17 +43,17 @@ def draw(head: Head, query: Mapping[str, str]) -> dict[str, Any]:
         ended_at=run.ended_at if run.status in TERMINAL else None,
         spans=[span_of(term, head, reclaimed.get(term.token)) for term in terms],
         dots=[
-            *(event_dot(mark) for mark in read_marks(run, closeup)),
-            *(refusal_dot(one) for one in read_refusals(run, closeup)),
+            *(event_dot(mark) for mark in read_marks(head, closeup)),
+            *(refusal_dot(one) for one in read_refusals(head, closeup)),
             *(action_dot(action) for action in actions),
             *read_deploys(closeup),
         ],
-        parts=[part_of(one) for one in queries.read_parts(run.id)] if head.children else [],
-        parent=part_of(run.parent) if run.parent else None,
+        parts=[part_of(one, head.now) for one in read_parts(head)],
+        parent=part_of(run.parent, head.now) if run.parent else None,
         window=closeup.window,
         fold=not closeup.gaps,
     )
-    return {"drawing": drawing, "closeup": closeup, "ways": ways} | show_ways(run, ways, terms)
+    return {"drawing": drawing, "closeup": closeup, "ways": ways} | show_ways(head, ways, terms)
 
 
 def last_moment(head: Head, actions: list[OperatorAction]) -> datetime:
@@ -60,24 +61,32 @@ def last_moment(head: Head, actions: list[OperatorAction]) -> datetime:
     run = head.run
     if run.status not in TERMINAL:
         return head.now
-    late = [refusal.at for refusal in queries.read_refusals(run.id, limit=1)]
+    refused = queries.read_refusals(run.id, limit=1, until=head.until)
+    late = [refusal.at for refusal in refused]
     return max([run.updated_at, *late, *(action.at for action in actions[:1])])
 
 
-def read_marks(run: Run, closeup: Closeup) -> list[Mark]:
+def read_marks(head: Head, closeup: Closeup) -> list[Mark]:
+    past = head.as_of is not None
     if closeup.window is None:
-        return marks_of.read_marks(run)
-    return marks_of.read_marks_between(run, *closeup.window)
+        return marks_of.read_marks(head.run, past=past)
+    return marks_of.read_marks_between(head.run, *closeup.window, past=past)
 
 
-def read_refusals(run: Run, closeup: Closeup) -> list[Refusal]:
+def read_refusals(head: Head, closeup: Closeup) -> list[Refusal]:
+    run = head.run
     if closeup.window is None:
-        found = queries.read_refusals(run.id, limit=queries.REFUSALS_DRAWN)
+        limit = queries.REFUSALS_DRAWN
+        found = queries.read_refusals(run.id, limit=limit, until=head.until)
         return [one for one in found if one.at >= run.created_at]
     return queries.read_refusals_between(run.id, *closeup.window)
 
 
-def show_ways(run: Run, ways: Ways, terms: list[Term]) -> dict[str, Any]:
+def read_parts(head: Head) -> list[Run]:
+    return queries.read_parts(head.run.id, until=head.until) if head.children else []
+
+
+def show_ways(head: Head, ways: Ways, terms: list[Term]) -> dict[str, Any]:
     """The links above the drawing; of a closeup all of the run in small as well."""
     closeup = ways.closeup
     spans = [(term.starts_at, term.ends_at) for term in terms]
@@ -89,7 +98,8 @@ def show_ways(run: Run, ways: Ways, terms: list[Term]) -> dict[str, Any]:
         "overview": None,
     }
     if not closeup.whole:
-        moments = [(mark.at, mark.count) for mark in marks_of.read_marks(run)]
+        marks = marks_of.read_marks(head.run, past=head.as_of is not None)
+        moments = [(mark.at, mark.count) for mark in marks]
         shown |= {
             "farther": ways.farther(),
             "earlier": ways.earlier(),
@@ -135,9 +145,14 @@ def read_deploys(closeup: Closeup) -> list[timeline.Dot]:
     ]
 
 
-def part_of(run: Run) -> timeline.Part:
+def part_of(run: Run, now: datetime) -> timeline.Part:
+    """Of a moment that is over, one that ended later was going on: nobody asks its log how."""
+    later = run.ended_at is not None and run.ended_at > now
     return timeline.Part(
-        key=run.key, status=run.status, starts_at=run.created_at, ends_at=run.ended_at
+        key=run.key,
+        status=UNENDED if later else run.status,
+        starts_at=run.created_at,
+        ends_at=None if later else run.ended_at,
     )
 
 

@@ -9,6 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
+from agentstate.store.payloads import BODY_BYTES_MAX
+
 RETRY_SECONDS = "5"
 
 
@@ -21,12 +23,27 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
     return _page(request, 404, "Not found", "There is no page at this address.")
 
 
+def too_large(request: HttpRequest) -> HttpResponse | None:
+    """Of a form that was not read because it is larger than whatever is taken."""
+    length = request.META.get("CONTENT_LENGTH") or ""
+    if not (length.isdigit() and int(length) > BODY_BYTES_MAX):
+        return None
+    text = f"At most {BODY_BYTES_MAX // 2**20} MiB are taken here. Nothing was changed."
+    detail = "A larger bundle is checked with ./run bundle --check FILE, on any machine."
+    return _page(request, 413, "Too large", text, detail=detail)
+
+
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    if (answer := too_large(request)) is not None:
+        return answer
     return _page(request, 400, "Not understood", "The request is not one that this page can read.")
 
 
 def forged(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """A form without its token: an old page, cookies switched off, or another site's form."""
+    """A form without its token: an old page, cookies switched off, or another site's form; or one
+    that was too large to be read."""
+    if (answer := too_large(request)) is not None:
+        return answer
     text = "The form was too old, or your browser keeps no cookies. Nothing was changed."
     return _page(request, 403, "Please send the form again", text, again=True)
 
@@ -46,7 +63,13 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def _page(
-    request: HttpRequest, code: int, title: str, text: str, *, again: bool = False
+    request: HttpRequest,
+    code: int,
+    title: str,
+    text: str,
+    *,
+    again: bool = False,
+    detail: str = "",
 ) -> HttpResponse:
-    context = {"code": code, "title": title, "text": text, "again": again}
+    context = {"code": code, "title": title, "text": text, "again": again, "detail": detail}
     return render(request, "components/wrong.html", context, status=code)

@@ -18,7 +18,7 @@ from dashboard.forms import whole
 from dashboard.pages import ConsoleRequest
 from dashboard.queries import events as queries
 from dashboard.queries.events import EventFilter, EventPage
-from dashboard.queries.story import TERMS_SHOWN, Head
+from dashboard.queries.story import TERMS_SHOWN, Head, read_terms
 
 # all: a row each. compact: what belongs together in one row. raw: as it is kept.
 WAYS = ("all", "compact", "raw")
@@ -59,7 +59,7 @@ def read_list(request: ConsoleRequest, head: Head, context: dict[str, Any]) -> d
         "events": shown,
         "at_tail": at_tail,
         "last_seq": max(shown.last_seq, head.run.last_seq if at_tail else 0),
-        "followed": at_tail and head.run.status not in TERMINAL,
+        "followed": at_tail and head.run.status not in TERMINAL and head.as_of is None,
     }
 
 
@@ -92,7 +92,8 @@ def show_rows(
     def fill() -> list[Any]:
         return write_rows(request, head, context, after=after, before=before)
 
-    if opened is not None:  # its row is marked
+    # Of the open event the row is marked; of a moment that is over there are no copies.
+    if opened is not None or head.as_of is not None:
         return rows_of(fill())
     # Whoever may see more than another gets a copy of their own.
     asked = [context["kept"], after, before, sorted(request.access.scopes)]
@@ -158,6 +159,9 @@ def rows_of(found: list[Any]) -> Rows:
 
 def term_colours(head: Head) -> dict[int, int]:
     """Token → the colour of its lane."""
+    if head.as_of is not None:
+        terms = read_terms(head)
+        return {term.token: at % timeline.TERM_COLOURS for at, term in enumerate(terms)}
     tokens = LeaseTerm.objects.filter(unit=f"run:{head.run.key}").order_by("-token")
     newest = list(tokens.values_list("token", flat=True)[:TERMS_SHOWN])[::-1]
     return {token: at % timeline.TERM_COLOURS for at, token in enumerate(newest)}
@@ -168,7 +172,8 @@ def open_event(request: ConsoleRequest, head: Head) -> dict[str, Any]:
     seq = whole(request.GET.get("event"))
     if seq is None:
         return {"opened": None}
-    event = queries.read_event(head.run.id, seq)
+    later = head.as_of is not None and seq > head.run.last_seq
+    event = None if later else queries.read_event(head.run.id, seq)
     if event is None:
         return {"opened": None, "missing": seq}
     return {"opened": event} | show_payload(request, event)

@@ -21,11 +21,14 @@ from agentstate.store.errors import HolderChanged, Invalid, LeaseHeld, NotAllowe
 from dashboard import cursors
 from dashboard.access import Verdict, allowed_actions
 from dashboard.forms import form_circumstances, one_line, whole
+from dashboard.moments import NotThen
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import leases as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import UnitStory
 from dashboard.queries.panels import read_panels
+from dashboard.queries.past import read_unit as read_past_unit
+from dashboard.views import past
 
 HOLD_OFF_SECONDS_MAX = 86_400
 
@@ -67,10 +70,17 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
 @page
 @shared
 def show_unit(request: ConsoleRequest, unit: str) -> HttpResponseBase:
-    """One unit: who has it, who had it, what was done to it and what it refused."""
+    """One unit: who has it, who had it, what was done to it and what it refused; or all of that as
+    it was at the moment `asof` (moments.py)."""
     story = read_story(unit)
     if story is None:
         return render(request, "leases/unknown.html", {"unit": unit}, status=404)
+    if past.is_asked(request):
+        page_now = reverse("lease", args=[unit])
+        try:
+            story = past.as_of(request, partial(read_past_unit, story, page=page_now))
+        except NotThen as wrong:
+            return past.not_then(request, wrong, name=unit, page=page_now)
     context = describe(request, story) | {
         "takeover": queries.read_takeover(story),
         "refusals": queries.refusals_of_unit(story, limit=50),
@@ -96,6 +106,7 @@ def describe(request: ConsoleRequest, story: UnitStory) -> dict[str, Any]:
         "now": now,
         "verdict": verdict_on(request, held=held, live=live),
         "rhythm_seconds": queries.rhythm_seconds(lease),
+        "asof": story.as_of,
     }
 
 

@@ -8,6 +8,7 @@ from django.http import HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from agentstate.store.receipts import Receipt
 from dashboard.pages import ConsoleRequest, page
 from dashboard.queries import receipts as queries
 from dashboard.queries.clock import database_now
@@ -39,13 +40,35 @@ def sentence(found: Found) -> str:
     """What became of it, in one sentence."""
     receipt = found.receipt
     if receipt.state == "refused":
-        told = next((kept for kept in receipt.kept if kept.code), None)
-        code = told.code if told else receipt.refusals[-1].code
-        return f"Refused as {code}{_often(found)}. Nothing of it was written."
-    where = "".join(f", run {wrote.run} at version {wrote.version}" for wrote in receipt.writes[:1])
-    more = len(receipt.writes) - 1
-    also = f" and {more} more" if more > 0 else ""
-    return f"Applied once{where}{also}{_often(found)}."
+        return f"{_refused(found)}{_often(found)}. Nothing of it was written."
+    return f"Applied once{_where(receipt)}{_often(found)}."
+
+
+def _refused(found: Found) -> str:
+    """With its reason: as the answer that is kept says it, else as the refusal does."""
+    told = next((kept for kept in found.receipt.kept if kept.code), None)
+    if told is not None:
+        return f"Refused as {told.code}"
+    why = found.whys[-1] if found.whys else ""
+    return f"Refused as {found.receipt.refusals[-1].code}{': ' if why else ''}{why}"
+
+
+def _where(receipt: Receipt) -> str:
+    """In which run, at which version and with which events; or in which ledger."""
+    if receipt.writes:
+        wrote, more = receipt.writes[0], len(receipt.writes) - 1
+        events = (
+            f"event {wrote.first_seq}"
+            if wrote.first_seq == wrote.last_seq
+            else f"events {wrote.first_seq} to {wrote.last_seq}"
+        )
+        where = f", run {wrote.run} at version {wrote.version} with {events}"
+        return where + (f", and {more} more" if more else "")
+    if receipt.charges:
+        charge = receipt.charges[0]
+        of_run = f" of {charge.run}" if charge.run else ""
+        return f", line {charge.n} of the budget {charge.budget}{of_run}"
+    return ""
 
 
 def _often(found: Found) -> str:

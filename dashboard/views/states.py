@@ -13,6 +13,7 @@ from dashboard.queries.states import Fact, State
 from dashboard.queries.story import Head
 
 TOO_MANY = "This run changed too often to be told on a page. Export it, or look at its events."
+STRANGE = "An event of this run, which was imported, says what cannot be told. Look at its events."
 
 
 def read_tab(request: ConsoleRequest, head: Head) -> dict[str, Any]:
@@ -51,6 +52,8 @@ def read_one(head: Head, seq: int) -> Panel[State | None]:
         return read_panel(lambda: queries.read_state(head.run, seq), milliseconds=queries.STATE_MS)
     except queries.TooMany:
         return Panel(failed=TOO_MANY)
+    except queries.Strange:
+        return Panel(failed=STRANGE)
 
 
 def _shown(fact: Fact) -> dict[str, Any]:

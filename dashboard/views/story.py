@@ -19,15 +19,18 @@ from agentstate.store import errors
 from agentstate.store.commands import Transition
 from agentstate.store.models import Run
 from agentstate.store.states import TERMINAL
-from dashboard import sentences
+from dashboard import moments, sentences
 from dashboard.access import MOVES, allowed_actions
 from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
+from dashboard.moments import NotThen
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import story as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.events import read_event
+from dashboard.queries.past import read_run as read_past_run
+from dashboard.queries.states import read_open_effects as read_past_effects
 from dashboard.queries.story import Head
-from dashboard.views import drawing, events, states
+from dashboard.views import drawing, events, past, states
 from dashboard.views.runs import describe_neighbours
 
 TABS = (
@@ -39,7 +42,7 @@ TABS = (
     ("audit", "Audit"),
 )
 # What of the address stays when something else of the page is asked for.
-STAYS = ("from", "to", "gaps", "list")  # whichever tab is open
+STAYS = ("from", "to", "gaps", "list", moments.NAME)  # whichever tab is open
 KEPT = ("origin", "type", "find", "errors", "show", *STAYS)
 
 
@@ -47,10 +50,17 @@ KEPT = ("origin", "type", "find", "errors", "show", *STAYS)
 @page
 def show(request: ConsoleRequest, key: str) -> HttpResponseBase:
     """The page: `tab`, its timeline `from`, `to`, `gaps`; on events `origin`, `type`, `find`,
-    `errors`, `show`, `before` or `after` a number, `event`; on the state `seq` and `with`."""
+    `errors`, `show`, `before` or `after` a number, `event`; on the state `seq` and `with`. All of
+    it as it was at the moment `asof` (moments.py), if there is one."""
     head = read_head(key)
     if head is None:
         return not_there(request, key)
+    if past.is_asked(request):
+        try:
+            head = read_past(request, head)
+        except NotThen as wrong:
+            page_now, first = reverse("run", args=[key]), moments.of_event(1)
+            return past.not_then(request, wrong, name=key, page=page_now, first=first)
     if is_partial(request, "pane"):
         return render(
             request, "story/run.html#pane", here(request, head) | events.open_event(request, head)
@@ -59,7 +69,8 @@ def show(request: ConsoleRequest, key: str) -> HttpResponseBase:
     context |= read_tab(request, head, context)
     if is_partial(request, "tab"):
         return render(request, "story/run.html#tab", context)
-    context |= describe_neighbours(request, head.run, head.now)
+    if head.as_of is None:
+        context |= describe_neighbours(request, head.run, head.now)
     return render(request, "story/run.html", context | drawing.draw(head, kept_query(request)))
 
 
@@ -68,6 +79,12 @@ def read_head(key: str) -> Head | None:
     now = database_now()
     head = queries.read_head(key, now=now) if "\0" not in key else None
     return None if head is not None and is_over(head.run, now) else head
+
+
+def read_past(request: ConsoleRequest, head: Head) -> Head:
+    """The head as it was at the moment that is asked for. Raises NotThen."""
+    page_now = reverse("run", args=[head.run.key])
+    return past.as_of(request, lambda moment: read_past_run(head, moment, page=page_now))
 
 
 def is_over(run: Run, now: datetime) -> bool:
@@ -114,6 +131,7 @@ def here(request: ConsoleRequest, head: Head) -> dict[str, Any]:
         "wanted": events.wanted_events(request),
         "way": events.wanted_way(request),
         "ended": head.run.status in TERMINAL,
+        "asof": head.as_of,
     }
 
 
@@ -123,14 +141,13 @@ def read_tab(request: ConsoleRequest, head: Head, context: dict[str, Any]) -> di
         case "state":
             return states.read_tab(request, head)
         case "ownership":
-            terms = queries.read_terms(f"run:{run.key}")
-            return {"ownership": list(enumerate(terms))[::-1]}
+            return {"ownership": list(enumerate(queries.read_terms(head)))[::-1]}
         case "refused":
-            return {"refusals": queries.read_refusals(run.id)}
+            return {"refusals": queries.read_refusals(run.id, until=head.until)}
         case "budget":
-            return {"ledger": queries.read_ledger(head.budgets)}
+            return {"ledger": queries.read_ledger(head.budgets, until=head.until)}
         case "audit":
-            return {"operator_actions": queries.read_actions(run.id)}
+            return {"operator_actions": queries.read_actions(run.id, until=head.until)}
         case _:
             shown = events.read_list(request, head, context)
             return shown | events.open_event(request, head)
@@ -171,19 +188,28 @@ def refresh(request: ConsoleRequest, key: str) -> HttpResponseBase:
 
 
 def describe_live(request: ConsoleRequest, head: Head) -> dict[str, Any]:
-    """What of it changes while the page is open."""
+    """What of it changes while the page is open. Of a moment that is over nothing does, and nothing
+    can be done to it."""
     thing = {"kind": "run", "status": head.run.status, "held": head.held, "live": head.live}
     return here(request, head) | {
-        "actions": allowed_actions(request.access, thing),
+        "actions": {} if head.as_of else allowed_actions(request.access, thing),
         "lease_state": sentences.lease_state(head.lease, head.now),
         "sentence": sentences.waiting_for(head.run, head.lease, head.now),
-        "counts": queries.count_story(head.run.id, f"run:{head.run.key}"),
+        "counts": queries.count_story(head),
         "tabs": TABS,
         "moves": MOVES,
         "telemetry": head.telemetry,
         "signals": queries.read_signals(head.lease),
-        "open_effects": queries.read_open_effects(head.run.id),
+        "open_effects": read_open_effects(head),
     }
+
+
+def read_open_effects(head: Head) -> queries.OpenEffects:
+    run = head.run
+    if head.as_of is None:
+        return queries.read_open_effects(run.id)
+    most = queries.EFFECTS_SHOWN + 1
+    return queries.effects_of(run.id, read_past_effects(run, run.last_seq, most=most))
 
 
 @require_safe

@@ -6,7 +6,9 @@ import pytest
 
 from agentstate.store import alerts
 from agentstate.store.alerting import RULES
+from agentstate.store.errors import SeqConflict
 from agentstate.store.minutes import TALLY, Tally
+from agentstate.store.payloads import moment
 from dashboard.queries import alerts as queries
 from tests.dashboard.reading import Page
 from tests.store.asking import rows
@@ -199,3 +201,36 @@ def test_while_nobody_judges_that_is_an_alert_and_counts(firing, still_clock, op
     assert badge(page)
     assert "Nobody judged the alerts" in page.text
     assert "Nobody has judged the alerts for 600 s." in page.text
+
+
+def test_a_change_and_what_fires_lead_to_whom_they_are_about_as_of_then(store, still_clock, viewer):
+    store.create("late", deadline_at=still_clock.now + timedelta(seconds=5))
+    store.hold("late", "w-1", ttl_seconds=30)
+    still_clock.advance(seconds=100)
+    alerts.evaluate_all()
+    fired = still_clock.now
+    still_clock.advance(seconds=3)
+
+    page = Page(viewer.get("/alerts"))
+
+    then = f"?asof={moment(fired)}".replace(":", "%3A")
+    assert page.links.count(f"/runs/late{then}") == 2
+    assert page.links.count(f"/leases/run:late{then}") == 2
+    assert "lapsed 1m 10s ago" in Page(viewer.get(f"/leases/run:late{then}")).text
+
+
+def test_alerts_about_rates_name_the_runs_that_have_most_of_it(store, still_clock, viewer):
+    for key, conflicts in (("calm", 1), ("hot", 12)):
+        store.create(key)
+        for _ in range(conflicts):
+            with pytest.raises(SeqConflict):
+                store.append(key, expected_seq=99)
+    for _ in range(8):
+        store.append("calm")
+    TALLY.write()
+    alerts.evaluate_all()
+
+    (line,) = [one for one in queries.read().firing if one.rule.name == "conflict-share"]
+
+    assert [one.name for one in line.names] == ["hot", "calm"]
+    assert line.names[0].address.startswith("/runs/hot?asof=")

@@ -58,6 +58,21 @@ def test_a_part_that_was_asked_for_is_all_there(minutes, length):
     assert window.since <= since < until <= window.until
 
 
+@given(since=edges, until=edges, name=st.sampled_from(["", "1h", "24h", "7d"]))
+def test_a_part_of_then_ends_at_that_moment_and_is_as_long(since, until, name):
+    query = {"from": since, "to": until, "window": name}
+    usual = read_window(query, now=NOW, slots=BY_SECONDS)
+    then = windows.ending_by(usual, NOW)
+
+    assert then.until <= NOW + timedelta(microseconds=1)
+    assert (then.span, then.slot, then.name) == (usual.span, usual.slot, usual.name)
+    assert then.until == usual.until or then.until > NOW
+
+
+def test_a_length_of_then_is_said_to_be_before():
+    assert windows.ending_by(look(window="24h"), NOW).said == "the 24 hours before"
+
+
 def test_without_a_word_it_is_the_usual_length_with_the_running_column():
     window = read_window({}, now=NOW, usual=DAY)
 
