@@ -3,10 +3,10 @@
     .venv/bin/python -m bench.minutes --home FOLDER [--days 365] [--rows 20] [--repeats 40]
 
 In the folder's own database (embedded, durable as always) it makes some runs as `bench.filled`
-does, a shared budget with a long ledger, and minute rows by SQL: first of two days, then of all the
-days. After each it asks for every page by turns, in this process, and tells the time from the
-request to its answer. Retention keeps minutes for 30 days, and nothing of a site runs here, so
-nothing deletes what is measured.
+does, a shared budget with a long ledger, and minute rows (what was written, who met whom) by SQL:
+first of two days, then of all the days. After each it asks for every page by turns, in this
+process, and tells the time from the request to its answer. Retention keeps minutes for 30 days, and
+nothing of a site runs here, so nothing deletes what is measured.
 
 Only the ratio of the two and the rows that were read mean anything on a busy machine: a page that
 reads its window alone reads as many rows of a year as of two days, whatever that takes.
@@ -50,9 +50,17 @@ SELECT id, n, CASE n WHEN 1 THEN 'open' ELSE 'spend' END,
     %(now)s - (%(lines)s - n) * make_interval(secs => %(days)s * 86400.0 / %(lines)s)
 FROM budget, generate_series(1, %(lines)s) n
 """
+# Who met whom: of every tenth row of a minute, which is a conflict, and of its fenced calls.
+_COLLISIONS = """
+INSERT INTO agentstate_collision (minute, run_key, outcome, loser, winner, about, count, latency_ms)
+SELECT minute, run_key, outcome, worker, 'worker-' || count %% 7, 'counters.steps', sum(count),
+    sum(latency_ms)
+FROM agentstate_minute WHERE outcome <> 'ok' AND minute <= %(until)s AND minute > %(since)s
+GROUP BY 1, 2, 3, 4, 5
+"""
 _READ = """
-SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
-FROM pg_stat_user_tables WHERE relname = 'agentstate_minute'
+SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))
+FROM pg_stat_user_tables WHERE relname IN ('agentstate_minute', 'agentstate_collision')
 """
 
 
@@ -66,7 +74,7 @@ class Size:
 
 @dataclass(slots=True)
 class Page:
-    """Milliseconds of each turn; minute rows that the last one read."""
+    """Milliseconds of each turn; rows of the minute tables that the last one read."""
 
     took: list[float] = field(default_factory=list)
     read: int = 0
@@ -101,8 +109,12 @@ def fill_minutes(size: Size, now: datetime, *, first: int, last: int) -> None:
             cursor.execute(filled._MINUTES, values | ends)
             rate = (start + CHUNK - first) * size.rows / (time.monotonic() - began)
             progress(f"{start * size.rows:,} of {last * size.rows:,} rows · {rate:,.0f} a second")
+        times = {
+            name: now - timedelta(minutes=n) for name, n in (("until", first), ("since", last))
+        }
+        cursor.execute(_COLLISIONS, times)
         progress("vacuum and analyze …")
-        cursor.execute("VACUUM (ANALYZE) agentstate_minute")
+        cursor.execute("VACUUM (ANALYZE) agentstate_minute, agentstate_collision")
 
 
 def addresses(now: datetime, days: int, runs: int) -> dict[str, str]:
@@ -149,7 +161,7 @@ def asking() -> Callable[[str], Any]:
 
 
 def rows_read() -> int:
-    """Minute rows that were read in this database up to now."""
+    """Rows of the minute tables that were read in this database up to now."""
     from django.db import connection
 
     with connection.cursor() as cursor:

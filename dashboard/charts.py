@@ -33,16 +33,14 @@ class Column:
     width: float
     title: str
     pieces: list[Piece]
-    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Stacked columns in a box of 1000 by 120, and the scale beside them."""
+    """Stacked columns in a box of 1000 by 120; top: what the upper edge stands for."""
 
     columns: list[Column]
     top: int
-    labels: list[Column]
 
 
 def draw_columns(slots: Sequence[Slot]) -> Columns:
@@ -50,7 +48,7 @@ def draw_columns(slots: Sequence[Slot]) -> Columns:
     top = round_up(max((slot.total for slot in slots), default=0))
     width = WIDTH / len(slots)
     columns = [_column(slot, at * width, width, top) for at, slot in enumerate(slots)]
-    return Columns(columns=columns, top=top, labels=_labels(columns))
+    return Columns(columns=columns, top=top)
 
 
 def _column(slot: Slot, x: float, width: float, top: int) -> Column:
@@ -67,14 +65,7 @@ def _column(slot: Slot, x: float, width: float, top: int) -> Column:
         width=round(width * 0.78, 2),
         title=f"{time} UTC: {told or 'nothing refused'}",
         pieces=pieces,
-        label=time,
     )
-
-
-def _labels[T](columns: Sequence[T]) -> list[T]:
-    """Six of them, in the middle of their sixth."""
-    step = max(1, len(columns) // 6)
-    return list(columns[step // 2 :: step])
 
 
 def round_up(value: int) -> int:
@@ -115,7 +106,6 @@ class HeatRow:
 class HeatMap:
     rows: list[HeatRow]
     height: int
-    labels: list[Cell]
     most: int
 
 
@@ -133,11 +123,7 @@ def draw_heat(found: Contention) -> HeatMap:
         )
         for at, heat in enumerate(found.heat)
     ]
-    times = [
-        Cell(x=round(at * width, 2), width=width, level=0, title=f"{slot.at:%H:%M}")
-        for at, slot in enumerate(found.slots)
-    ]
-    return HeatMap(rows=rows, height=len(rows) * ROW, labels=_labels(times), most=most)
+    return HeatMap(rows=rows, height=len(rows) * ROW, most=most)
 
 
 def _cells(heat: Heat, slots: Sequence[Slot], width: float, most: int) -> list[Cell]:

@@ -141,7 +141,6 @@ class Latency:
     """
 
     columns: list[Column]
-    labels: list[Column]
     top: int
     worst: Slot | None
 
@@ -152,10 +151,8 @@ def draw_latency(slots: Sequence[Slot]) -> Latency:
     top = round_up(worst.added_ms if worst is not None else 0)
     width = WIDTH / max(1, len(slots))
     columns = [_added(slot, n * width, width, top) for n, slot in enumerate(slots)]
-    step = max(1, len(columns) // 6)
     return Latency(
         columns=columns,
-        labels=columns[step // 2 :: step],
         top=top,
         worst=worst if worst is not None and worst.added_ms else None,
     )
@@ -173,7 +170,6 @@ def _added(slot: Slot, x: float, width: float, top: int) -> Column:
         pieces=[Piece(y=round(HEIGHT - height, 1), height=round(height, 1), family="conflict")]
         if height
         else [],
-        label=time,
     )
 
 

@@ -14,6 +14,8 @@ OVER = timedelta(minutes=15)
 AGE_LEAST = timedelta(minutes=1)
 CHARGES_LEAST = 3
 FARTHEST = timedelta(days=365)
+# Somebody has to do something about it now.
+SOON = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ SECTIONS = (
     ),
     Section(
         title="Charts",
-        pages=frozenset({"budget", "run-budget"}),
+        pages=frozenset({"budget", "run-budget", "contention"}),
         keys={"+, -": "closer, wider", "<, >": "earlier, later"},
     ),
     Section(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 from dashboard.closeups import instant
@@ -220,3 +221,25 @@ class Ways:
 
     def _to(self, **said: str) -> str:
         return f"?{urlencode(self.kept | said)}"
+
+
+def describe_window(
+    window: Window,
+    query: Mapping[str, str],
+    *,
+    now: datetime,
+    choices: Sequence[Choice] = CHOICES,
+) -> dict[str, Any]:
+    """What the bar above a chart shows (components/window.html): which part it is of, and the ways
+    to others. What was typed wrongly stays typed.
+    """
+    ways = Ways(window, query, now=now)
+    wrong = bool(window.error)
+    return {
+        "window": window,
+        "lengths": ways.lengths(choices),
+        "beside": ways.beside(),
+        "kept": ways.kept,
+        "typed_from": query.get("from", "") if wrong else typed(window.since),
+        "typed_to": query.get("to", "") if wrong else typed(window.until),
+    }

@@ -469,7 +469,9 @@ ORDER BY h.since, l.slot NULLS FIRST, h.n LIMIT %(limit)s
 # Of the level that refused. A run's own budget of that name is another one than a shared one.
 REFUSED_CHARGES = """
 SELECT f.at, f.operation, r.key AS run, f.actor, f.worker, f.token_sent AS token, f.request_id,
-    (SELECT sum(a.value::bigint)::bigint FROM jsonb_each_text(f.wanted->'amount') AS a) AS amount,
+    coalesce((f.wanted->>'asked')::bigint,
+        (SELECT sum(a.value::bigint)::bigint FROM jsonb_each_text(f.wanted->'amount') AS a))
+        AS amount,
     (f.found->>'cap')::bigint AS cap, (f.found->>'spent')::bigint AS spent,
     (f.found->>'reserved')::bigint AS reserved
 FROM agentstate_refusal f LEFT JOIN agentstate_run r ON r.id = f.run_id

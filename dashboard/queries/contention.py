@@ -173,9 +173,14 @@ def contested(figures: Figures) -> int:
     return figures.conflicts + figures.fenced
 
 
-def read(*, now: datetime, window: timedelta, slot: timedelta) -> Contention:
-    """Everything of the window: a multiple of `slot`, which is whole minutes that make an hour."""
-    until = _floor(now, slot) + slot
+def read(
+    *, now: datetime, window: timedelta, slot: timedelta, until: datetime | None = None
+) -> Contention:
+    """Everything of the window: a multiple of `slot`, which is whole minutes that make an hour.
+
+    until: where it ends, on the border of a slot; None: with the running one.
+    """
+    until = until or _floor(now, slot) + slot
     since = until - window
     asked: dict[str, Any] = {"since": since, "until": until}
     by_code = rates.outcomes(**asked)
@@ -209,7 +214,7 @@ def read(*, now: datetime, window: timedelta, slot: timedelta) -> Contention:
         clashes=clashes,
         newest=tuple(
             Refusal.objects.select_related("run")
-            .filter(at__gte=since)
+            .filter(at__gte=since, at__lt=until)
             .order_by("-at", "-id")[:NEWEST]
         ),
     )

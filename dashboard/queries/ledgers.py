@@ -1,4 +1,4 @@
-"""The ledger of a budget: its lines, how fast it goes, its course over time, its requests in order.
+"""How budgets go, by their ledgers: the rate, the course over time, the requests, the lines.
 
 A ledger may have millions of lines, and no index on their times. But they are numbered without a
 hole in the order of their times: where a part of the time begins is found by halving, twenty

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from dashboard.forecast import Forecast, at_the_rate, when
+from dashboard.forecast import SOON, Forecast, at_the_rate, when
 from dashboard.templatetags.console import NOTHING, number, stamp
 
 register = template.Library()
-
-SOON = timedelta(hours=1)
 
 
 @register.simple_tag

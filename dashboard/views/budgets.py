@@ -28,6 +28,7 @@ from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import budgets as queries
 from dashboard.queries import happened, holds, ledgers, refused
 from dashboard.queries import past_budgets as past_queries
+from dashboard.queries.budgets import Line
 from dashboard.queries.clock import database_now
 from dashboard.queries.ledgers import Story
 from dashboard.queries.panels import Panel, read_panel, read_panels
@@ -35,7 +36,7 @@ from dashboard.queries.past_budgets import PastBudget
 from dashboard.queries.refused import Refused, RefusedCharge
 from dashboard.replay import Replayed, replay
 from dashboard.views import past
-from dashboard.windows import Ways, Window, read_window
+from dashboard.windows import Window, describe_window, read_window
 
 # A younger budget is shown by its last hour, an older one by its last day.
 YOUNG = timedelta(hours=2)
@@ -189,7 +190,7 @@ def tell(
     held = panels["held"].found
     return (
         describe(request, found)
-        | describe_window(query, window, now)
+        | describe_window(window, query, now=now)
         | {"panels": panels, "after": query.get("after", "")}
         | _foresee(panels, found.row, now)
         | {"held": stranded.shown(held.holds, now) if held else []}
@@ -197,32 +198,21 @@ def tell(
     )
 
 
-def describe_window(query: dict[str, str], window: Window, now: datetime) -> dict[str, Any]:
-    """What the bar above a chart shows: which part it is of, and the ways to others."""
-    ways = Ways(window, query, now=now)
-    return {
-        "window": window,
-        "lengths": ways.lengths(),
-        "beside": ways.beside(),
-        "kept": ways.kept,
-        "typed_from": query.get("from", "") if window.error else windows.typed(window.since),
-        "typed_to": query.get("to", "") if window.error else windows.typed(window.until),
-    }
-
-
 def _foresee(panels: dict[str, Panel[Any]], row: BudgetRow, now: datetime) -> dict[str, Any]:
     """When it is dry, and which level above it is dry before it."""
     burn = panels["burn"].found
     own = forecast.foresee(left=row.left, burn=burn, now=now) if burn else None
+    above: list[Line] = panels["parents"].found or []
     levels = [
-        line for line in panels["parents"].found or [] if line.forecast and line.forecast.dry_at
+        (line.forecast.dry_at, line) for line in above if line.forecast and line.forecast.dry_at
     ]
-    first = min(levels, key=lambda line: line.forecast.dry_at, default=None)
-    is_before = first and (own is None or not own.dry_at or first.forecast.dry_at < own.dry_at)
+    at, first = min(levels, key=lambda level: level[0], default=(None, None))
+    is_before = at and not (own and (own.is_dry or (own.dry_at and own.dry_at <= at)))
     return {
         "forecast": own,
         "forecast_words": forecast.in_words(own, now) if own else "",
-        "dry_before": first if is_before and not (own and own.is_dry) else None,
+        "dry_soon": bool(own and own.dry_at and own.dry_at - now < forecast.SOON),
+        "dry_before": first if is_before else None,
     }
 
 

@@ -439,3 +439,18 @@ def test_whatever_an_address_says_a_budget_has_a_page(store, still_clock, viewer
 
     assert page.status == 200
     assert "Ledger" in page.text
+
+
+def test_a_budget_above_that_is_dry_before_it_is_named(store, team, still_clock, viewer):
+    still_clock.advance(minutes=20)
+    for _ in range(3):
+        charge(store, "team", 120)
+    for _ in range(3):
+        store.spend("42", 10, budget="tokens")
+
+    # 390 in 15 minutes are 1 560 an hour: 110 of `team` last 4 minutes, 70 of `tokens` 35.
+    page = Page(viewer.get("/runs/42/budgets/tokens"))
+
+    assert "Dry at 12:55 at the rate of the last 15 minutes" in page.text
+    assert "team , above it, is dry before it: 12:24" in page.text
+    assert "dry at 12:55 at the rate of the last 15 minutes" in page.text.partition("Used")[0]

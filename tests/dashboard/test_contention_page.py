@@ -7,7 +7,7 @@ from django.db import DatabaseError, connection
 from django.test.utils import CaptureQueriesContext
 
 from agentstate.store import rates
-from agentstate.store.commands import BrakeRun, NewBudget, Patch
+from agentstate.store.commands import AnnounceWorker, BrakeRun, NewBudget, Patch
 from agentstate.store.errors import CONFLICTS, FENCED, Refusal
 from agentstate.store.minutes import TALLY
 from agentstate.store.payloads import RawJSON
@@ -417,3 +417,34 @@ def test_with_a_year_of_minutes_a_page_reads_no_more_than_its_window(still_clock
         (((plan,),),) = [rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.replace('%', '%%')}")]
         assert max(scan["Actual Rows"] for scan in scans_of(plan[0]["Plan"])) <= 96
         assert not [scan for scan in scans_of(plan[0]["Plan"]) if scan["Node Type"] == "Seq Scan"]
+
+
+def test_a_part_long_ago_is_counted_alone_with_what_was_done_and_is_new_in_it(
+    store, still_clock, viewer
+):
+    store.create("42")
+    then = still_clock.now
+    count(then, outcome="version-conflict", times=3)
+    store.as_caller(ANA).move("42", "cancelled", reason="a mistake")
+    store.ask(AnnounceWorker(worker="w-1", version="1.5"))
+    still_clock.advance(days=3)
+    count(still_clock.now, outcome="version-conflict", times=50)
+
+    page = show(viewer, **{"from": f"{then:%Y-%m-%d %H:%M}", "to": "2026-03-02T12:10"})
+
+    assert "3 writes of 6 met another writer first in 10m from 2026-03-02 12:00" in page.text
+    assert "ana: run.cancelled 42 “a mistake”" in page.text
+    assert "workers 1.5" in page.text
+    knots = [a["data-knots"] for tag, a in page.tags if tag == "svg" and a.get("data-knots")]
+    assert len(knots) >= 2
+    assert {knot.partition(":")[2].partition(" ")[0] for knot in knots} == {
+        str(int(then.timestamp() * 1_000))
+    }
+
+
+@pytest.mark.parametrize("query", [{"from": "x"}, {"from": "2026-03-02", "to": "2026-03-01"}])
+def test_what_is_no_part_is_said_and_the_last_hour_is_shown(still_clock, viewer, query):
+    page = show(viewer, **query)
+
+    assert page.status == 200
+    assert "This is the last 60 min." in page.text
