@@ -182,18 +182,33 @@ def _span(term: Mapping[str, Any], found: Opened, now: datetime) -> Span:
     ended = str(term.get("ended") or "")
     held = lease if lease.get("token") == term["token"] else {}
     until = held.get("expires_at")
+    ends_at = term.get("to") if ended else None
+    lapsed_at = until if until and until <= now and not ended else None
+    reclaimed_at = _reclaimed(term, found) if ended == "reclaimed" else None
+    if reclaimed_at and ends_at and ends_at < reclaimed_at:  # it had run out before
+        lapsed_at, ends_at = ends_at, reclaimed_at
     told = ended or ("lapsed" if until and until <= now else "holds it")
     title = f"{term['owner']}, token {term['token']}: {told}, renewed {term['renewals']} times"
     return Span(
         token=term["token"],
         owner=payloads.visible(term["owner"]),
         starts_at=term["from"],
-        ends_at=term.get("to") if ended else None,
-        lapsed_at=until if until and until <= now and not ended else None,
+        ends_at=ends_at,
+        lapsed_at=lapsed_at,
         ended=ended,
         title=payloads.visible(title),
         renewals=_renewals(term),
     )
+
+
+def _reclaimed(term: Mapping[str, Any], found: Opened) -> datetime | None:
+    """When somebody took it, by what operators did."""
+    for action in found.all("action"):
+        before = action.get("before")
+        if isinstance(before, dict) and before.get("token") == term["token"]:
+            at: datetime = action["at"]
+            return at
+    return None
 
 
 # Of a term that goes on for years; a file may say anything.

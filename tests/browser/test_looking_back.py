@@ -7,6 +7,10 @@ from playwright.sync_api import expect
 from agentstate.store.payloads import moment
 from tests.browser.scene import Scene
 
+# Colours on their way from one theme to the other are neither's.
+SETTLED = """Promise.all(document.getAnimations()
+    .filter((one) => one instanceof CSSTransition).map((one) => one.finished.catch(() => null)))"""
+
 
 @pytest.fixture
 def scene(store, clock):
@@ -21,6 +25,7 @@ def look(page, bad, name):
     options = {"resultTypes": ["violations"]}
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
+        page.evaluate(SETTLED)
         found = Axe().run(page, options=options).response["violations"]
         bad += [(name, theme, v["id"], [n["html"][:160] for n in v["nodes"]][:3]) for v in found]
         options = {"resultTypes": ["violations"], "runOnly": ["color-contrast"]}
