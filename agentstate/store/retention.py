@@ -21,6 +21,8 @@ from agentstate.store.ids import lowest_uuid7
 BATCH = 1_000
 # Counting further would cost what deleting costs, and says no more.
 DUE_MAX = 10_000
+# A week of a large fleet is not counted to its end to say that it stays.
+KEEPING_MAX = 10_000
 # Dropping a partition needs the whole event table for a moment, and appends queue behind whoever
 # waits for it: not had at once, it is tried again in the next pass.
 DROP_WAITS = "300ms"
@@ -200,8 +202,10 @@ def _progress(cursor: Any, kind: str, age: Age, now: datetime) -> Progress:
 # --- weeks of runs -------------------------------------------------------------------------------
 
 _KEEPING = """
-SELECT count(*), min(key) FROM agentstate_run WHERE id >= %(low)s AND id < %(high)s
-    AND (expires_at IS NULL OR expires_at > %(now)s OR hold)
+SELECT count(*), (array_agg(key ORDER BY id))[1] FROM (
+    SELECT id, key FROM agentstate_run WHERE id >= %(low)s AND id < %(high)s
+        AND (expires_at IS NULL OR expires_at > %(now)s OR hold) ORDER BY id LIMIT %(most)s
+) kept
 """
 # Somebody who read the clock before a run expired may still be writing that it is held. No command
 # takes so long, so only what expired lately is waited for.
@@ -230,7 +234,8 @@ _BESIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Week:
-    """A week's partition. keeping: how many runs still hold it, and the first of them by key."""
+    """A week's partition. keeping: how many runs still hold it, counted up to KEEPING_MAX; first_key
+    is the oldest of them."""
 
     name: str
     starts_at: datetime
@@ -246,7 +251,7 @@ def weeks() -> list[Week]:
         for start in partitions.weeks_there(cursor):
             if start + partitions.WEEK > now:
                 continue
-            cursor.execute(_KEEPING, _bounds(start) | {"now": now})
+            cursor.execute(_KEEPING, _bounds(start) | {"now": now, "most": KEEPING_MAX})
             keeping, first_key = cursor.fetchone()
             found.append(
                 Week(
@@ -308,7 +313,7 @@ def _is_kept_after_all(week: Week, cursor: Any) -> bool:
     """Whether a run of the week was kept by who decided before it expired, and wrote it since."""
     wanted = _bounds(week.starts_at) | {"now": _now(cursor)}
     cursor.execute(_LATELY_EXPIRED, wanted)
-    cursor.execute(_KEEPING, wanted)
+    cursor.execute(_KEEPING, wanted | {"most": 1})
     return bool(cursor.fetchone()[0])
 
 

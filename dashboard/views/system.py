@@ -42,6 +42,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "panels": panels,
         "silent": [job for job in panels["jobs"].found or () if job.silent],
         "due_max": retention.DUE_MAX,
+        "keeping_max": retention.KEEPING_MAX,
     }
     template = "system/health.html" if is_partial(request, "health") else "system/page.html"
     return render(request, template, context)

@@ -54,3 +54,24 @@ class Page:
         found = [a for t, a in self.tags if t == "input" and a.get("name") == name]
         assert found, f"no field {name}"
         return str(found[0].get("value") or "")
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The rows of all its tables, as the texts of their cells; what is folded away too."""
+        rows = re.findall(r"<tr\b.*?</tr>", self.html, re.DOTALL)
+        return [
+            [_text(cell) for cell in re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, re.DOTALL)]
+            for row in rows
+        ]
+
+    def line(self, first: str) -> list[str]:
+        """The one row whose first cell begins so."""
+        found = [cells for cells in self.lines if cells and cells[0].startswith(first)]
+        assert len(found) == 1, (first, found)
+        return found[0]
+
+
+def _text(markup: str) -> str:
+    reader = _Reader()
+    reader.feed(markup)
+    return " ".join("".join(reader.words).split())
