@@ -234,8 +234,8 @@ _BESIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Week:
-    """A week's partition. keeping: how many runs still hold it, counted up to KEEPING_MAX; first_key
-    is the oldest of them."""
+    """A week's partition. keeping: how many runs still hold it, up to KEEPING_MAX; first_key: of the
+    oldest of them."""
 
     name: str
     starts_at: datetime

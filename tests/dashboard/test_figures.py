@@ -18,7 +18,7 @@ ENDED = STATUSES[3:]
 
 
 class Log:
-    """What is told again from the log alone: nothing of it reads a run, a budget, a lease, a minute."""
+    """What is told again from the log alone, and from no run, budget, lease or minute."""
 
     def __init__(self) -> None:
         keys = dict(rows("SELECT id, key FROM agentstate_run"))
@@ -119,7 +119,9 @@ def test_what_every_page_says_is_what_its_log_adds_up_to(log, senior):
     for count in (codes, operations, runs, {visible(w): n for w, n in workers.items() if w}):
         for name, times in count.items():
             if name:
-                last = [cells[-1] for cells in page.lines if cells[0] == name and cells[-1].isdigit()]
+                last = [
+                    cells[-1] for cells in page.lines if cells[0] == name and cells[-1].isdigit()
+                ]
                 assert str(times) in last, (name, times, last)
     conflicts, fenced = (sum(codes[code] for code in some) for some in (CONFLICTS, FENCED))
     assert re.search(rf"Conflicts [\d.]+ % {conflicts} of \d+ writes", page.text)
@@ -137,7 +139,9 @@ def test_what_every_page_says_is_what_its_log_adds_up_to(log, senior):
     page = show("/workers")
     for worker, times in workers.items():
         if worker:
-            told = [cells for cells in page.lines if cells[1:] and cells[1].startswith(visible(worker))]
+            told = [
+                cells for cells in page.lines if cells[1:] and cells[1].startswith(visible(worker))
+            ]
             assert any(cell.endswith(f"· {times}") for cell in told[0]), (worker, times, told)
     page = show("/leases")
     held = [run for run in log.events if log.holder(run)]
