@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillFilling
 from dataclasses import dataclass
@@ -103,6 +103,14 @@ CACHES_OF: Final[dict[str, Copy]] = {
         holds="a refreshed part of a page, for all who see the same",
         source="what the page reads",
         ends="any write; time passes without one, so the age is short",
+    ),
+    "holders": Copy(
+        key="counts:holders:{generation}:{which part of which address, for which rights}, in the"
+        " process",
+        ttl_seconds=2,
+        holds="a refreshed part of a page about who holds what, for all who see the same",
+        source="what the page reads",
+        ends="a write that changes a holder; leases are renewed without one, so the age is short",
     ),
 }
 # What of a hint moves which generation; any of them moves that of answers.
@@ -370,15 +378,18 @@ def note_write(written: Written) -> None:
         copies.end("statuses")
     if written.units:
         copies.end("lapsed")
+        answers.end("holders")
     answers.end("answers")
 
 
-def note_hint(kinds: Iterable[str] | None) -> None:
+def note_hint(kinds: Collection[str] | None) -> None:
     """What was written elsewhere, as hints tell it; None: it may be anything.
 
     Of a cache that processes share nothing need be ended here: whoever wrote has done so.
     """
     answers.end("answers")
+    if kinds is None or "lease" in kinds:
+        answers.end("holders")
     if copies.is_of_this_process:
         for kind in KINDS if kinds is None else kinds:
             if kind in KINDS:

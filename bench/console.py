@@ -237,17 +237,36 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
     html = (await client.get(page)).text
     parts = list(live_parts(html))
     due = {part["data-live"]: 0.0 for part in parts}
+    fetched = dict.fromkeys(due, time.monotonic())
+    wanted: set[str] = set()
+
+    def gap(part: dict[str, str]) -> float:
+        return float(part.get("data-live-gap", "1"))
 
     async def fetch(part: dict[str, str]) -> None:
-        due[part["data-live"]] = time.monotonic() + float(part.get("data-live-gap", "1"))
+        own = part["data-live"]
+        fetched[own] = time.monotonic()
+        due[own] = max(due[own], fetched[own]) + gap(part)
         headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
-        await client.get(part["data-live"], headers=headers)
+        await client.get(own, headers=headers)
         tally[1] += 1
 
     async def poll(part: dict[str, str]) -> None:
-        every = float(part.get("data-live-every", "5")) * (2 if "data-live-stream" in part else 1)
+        every = float(part.get("data-live-every", "5"))
+        if "data-live-stream" in part and "data-live-kind" not in part:
+            every *= 2
         while True:
-            await asyncio.sleep(every * random.uniform(0.9, 1.1))
+            next_at = fetched[part["data-live"]] + every * random.uniform(0.9, 1.1)
+            await asyncio.sleep(max(0.0, next_at - time.monotonic()))
+            if time.monotonic() >= fetched[part["data-live"]] + 0.9 * every:
+                await fetch(part)
+
+    async def hinted(part: dict[str, str]) -> None:
+        own = part["data-live"]
+        if own not in wanted:
+            wanted.add(own)
+            await asyncio.sleep(max(0.0, due[own] - gap(part) - time.monotonic()))
+            wanted.discard(own)
             await fetch(part)
 
     address = "/live/console" + (f"?run={run}" if run else "")
@@ -255,11 +274,15 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
         tally[0] += 1
         for part in parts:
             group.create_task(poll(part))
+        is_hint = False
         async for line in stream.aiter_lines():
-            if line.startswith("event: hint"):
-                for part in parts:
-                    if "data-live-stream" in part and time.monotonic() >= due[part["data-live"]]:
-                        await fetch(part)
+            kinds = json.loads(line[6:]).get("kinds") if line.startswith("data: ") else None
+            for part in parts if is_hint else ():
+                if "data-live-stream" in part and (
+                    "data-live-kind" not in part or kinds is None or part["data-live-kind"] in kinds
+                ):
+                    group.create_task(hinted(part))
+            is_hint = line == "event: hint"
 
 
 VIEWED = (("/runs", None), ("/runs/{}", "{}"), ("/leases", None), ("/", None))
@@ -419,11 +442,13 @@ def measure(site: Any, options: argparse.Namespace) -> None:
     key = make_key(name=f"bench-{secrets.token_hex(4)}", scopes=("read", "payloads", "write"))
     with httpx.Client(base_url=site.url, headers={"Authorization": f"Bearer {key}"}) as api:
         api.post("/api/v1/runs", json={"key": "seen", "task": "looked at"})
-    measure_pages(people[0], options.runs, options.repeats)
-    measure_live(people[0], options.runs)
+    if not options.only_visible:
+        measure_pages(people[0], options.runs, options.repeats)
+        measure_live(people[0], options.runs)
     connections.close_all()
     with browser() as launched:
-        measure_transfer(launched, site.url, people[0], options.runs)
+        if not options.only_visible:
+            measure_transfer(launched, site.url, people[0], options.runs)
         measure_visible(launched, site.url, people, options, key)
 
 
@@ -434,6 +459,7 @@ def main() -> None:
     asked.add_argument("--viewers", type=int, default=200)
     asked.add_argument("--seconds", type=int, default=60, help="of appending")
     asked.add_argument("--writes-per-second", type=float, default=1)
+    asked.add_argument("--only-visible", action="store_true", help="leave parts 1 to 3 out")
     options = asked.parse_args()
     with filled.site_database(options.home):
         filled.fill(filled.size_of(options))

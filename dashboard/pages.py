@@ -124,7 +124,15 @@ def shared(view: View) -> View:
     """Refreshes of a page that shows everybody with the same rights the same: who asks within a
     second, and before the next write, gets what was made for the first one. Goes below `page`.
     """
+    return _shared_as("answers", view)
 
+
+def shared_among_holders(view: View) -> View:
+    """The same for a page about leases alone: for two seconds, and until a holder changes."""
+    return _shared_as("holders", view)
+
+
+def _shared_as(copy: str, view: View) -> View:
     @wraps(view)
     def answered(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
         def fill() -> str:
@@ -136,9 +144,7 @@ def shared(view: View) -> View:
         if not request.htmx or not settings.AGENTSTATE_SHARED_ANSWERS:
             return view(request, *args, **named)
         try:
-            return HttpResponse(
-                answers.count("answers", fill=fill, read=str, variant=_variant(request))
-            )
+            return HttpResponse(answers.count(copy, fill=fill, read=str, variant=_variant(request)))
         except _NotShared:
             return view(request, *args, **named)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import signal
 import threading
 from collections import Counter
@@ -34,6 +35,9 @@ from agentstate.presence import Board
 from agentstate.store.feed import CHANNEL
 
 QUEUE_SIZE = 100
+# Pages of many runs are told one after the other: all of them ask at once what they are told, and
+# who looks at the run itself would wait behind them. At most so long for the last of them.
+APART_SECONDS, APART_SECONDS_MAX = 0.005, 0.8
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -57,6 +61,12 @@ class Hint:
     position: int | None
     runs: dict[str, int] | None
     kinds: tuple[str, ...] | None = None
+
+    def with_later(self, later: Hint) -> Hint:
+        """Both in one, for who has not been told of this one yet."""
+        runs = None if self.runs is None or later.runs is None else self.runs | later.runs
+        kinds = None if self.kinds is None or later.kinds is None else self.kinds + later.kinds
+        return Hint(later.position, runs, kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,17 @@ class Subscription:
     page: str | None = None
     person: int | None = None
     queue: asyncio.Queue[Message] = field(default_factory=lambda: asyncio.Queue(QUEUE_SIZE))
+    due: Hint | None = None  # what it is told when its turn comes
+
+    @property
+    def may_wait(self) -> bool:
+        """A page that shows many runs: one of them may be new there a little later."""
+        return self.run is None and self.person is not None
+
+    def put_due(self) -> None:
+        due, self.due = self.due, None
+        if due is not None:
+            self.put(due)
 
     def put(self, message: Message) -> None:
         if isinstance(message, Hint) and not self._concerns(message):
@@ -185,8 +206,27 @@ class Hub:
             self._listening = None
 
     def publish(self, message: Message) -> None:
+        """Tell all streams; a hint those first that follow one run, or that no person looks at."""
+        if not isinstance(message, Hint):
+            for subscription in list(self._subscriptions):
+                subscription.put(message)
+            return
+        waiting = []
         for subscription in list(self._subscriptions):
-            subscription.put(message)
+            if not subscription.may_wait:
+                subscription.put(message)
+            elif subscription.due is not None:
+                subscription.due = subscription.due.with_later(message)
+            else:
+                subscription.due = message
+                waiting.append(subscription)
+        random.shuffle(waiting)
+        apart = min(APART_SECONDS, APART_SECONDS_MAX / max(1, len(waiting)))
+        for turn, subscription in enumerate(waiting):
+            if turn:
+                asyncio.get_running_loop().call_later(turn * apart, subscription.put_due)
+            else:
+                subscription.put_due()
 
     async def _listen(self) -> None:
         pause = FIRST_PAUSE_SECONDS

@@ -114,7 +114,8 @@ def told(hint: Hint, run: str | None) -> dict[str, object]:
     runs = hint.runs
     if run is not None and runs is not None:
         runs = {run: runs[run]}
-    return {"position": hint.position} | ({} if runs is None else {"runs": runs})
+    beside = {"runs": runs, "kinds": hint.kinds}
+    return {"position": hint.position} | {k: v for k, v in beside.items() if v is not None}
 
 
 def seen_by(looker: Looker | None) -> dict[str, str]:

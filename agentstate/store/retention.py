@@ -234,7 +234,7 @@ _BESIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Week:
-    """A week's partition. keeping: how many runs still hold it, up to KEEPING_MAX; first_key: of the
+    """A week's partition. keeping: how many runs still hold it, up to KEEPING_MAX; first_key: the
     oldest of them."""
 
     name: str

@@ -22,7 +22,7 @@ from dashboard import cursors
 from dashboard.access import Verdict, allowed_actions
 from dashboard.forms import form_circumstances, one_line, whole
 from dashboard.moments import NotThen
-from dashboard.pages import ConsoleRequest, is_partial, page, shared
+from dashboard.pages import ConsoleRequest, is_partial, page, shared, shared_among_holders
 from dashboard.queries import leases as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import UnitStory
@@ -35,7 +35,7 @@ HOLD_OFF_SECONDS_MAX = 86_400
 
 @require_safe
 @page
-@shared
+@shared_among_holders
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """The board: `owner` how the holder's name begins, `only` those in one state, `after` the
     place among the live ones."""

@@ -3,9 +3,9 @@
 // per tab, and neither while the tab is hidden or nobody has touched it for an hour.
 //
 // A region says data-live="address" and, if it wants, data-live-every and data-live-gap (seconds
-// between polls, and at least between two fetches), data-live-rows (whose unfinished rows to ask
+// between polls, and on the average at least between two fetches), data-live-rows (whose unfinished rows to ask
 // for), data-live-after (the list whose last number to ask from), data-live-stream (a run, or ""
-// for all). An answer's elements with data-patch replace those with the same id; rows of a
+// for all), data-live-kind (lease: only of hints that holders may have changed). An answer's elements with data-patch replace those with the same id; rows of a
 // data-append list are added at its end, each once.
 import { readNow, tick } from "./clock.js";
 import { follow } from "./follow.js";
@@ -28,7 +28,7 @@ const regions = () => [...document.querySelectorAll("[data-live]")];
 
 function stateOf(region) {
   if (!states.has(region)) {
-    states.set(region, { at: performance.now(), tried: performance.now(), failures: 0, cut: false, busy: false, wanted: false, timer: null });
+    states.set(region, { at: performance.now(), tried: performance.now(), due: 0, next: null, failures: 0, cut: false, busy: false, wanted: false, timer: null });
   }
   return states.get(region);
 }
@@ -51,6 +51,7 @@ async function refresh(region) {
   state.busy = true;
   state.wanted = false;
   state.tried = performance.now();
+  state.due = Math.max(state.due, state.tried) + gapOf(region);
   try {
     const answer = await fetch(addressOf(region), {
       headers: { "HX-Request": "true", "HX-Target": region.dataset.liveAs ?? "", "HX-Current-URL": location.href },
@@ -69,28 +70,32 @@ async function refresh(region) {
     // An answer that is an error is the panel's own; none at all means that the server is away.
     state.cut = !/^\d+$/.test(error.message);
   } finally {
-    state.busy = false;
+    Object.assign(state, { busy: false, next: null });
   }
   if (!region.isConnected) { arrange(); return; }
   show();
   if (state.wanted) soon(region);
 }
 
-// The pause between two fetches: polls, or at least the gap after a hint; longer after failures.
-// While hints come, a poll is only for what time does by itself.
-function pause(region, hinted) {
-  const every = Number(region.dataset.liveEvery ?? 5) * (streamWorks && region.dataset.liveStream !== undefined ? 2000 : 1000);
-  const gap = Number(region.dataset.liveGap ?? 1) * 1000;
+const gapOf = (region) => Number(region.dataset.liveGap ?? 1) * 1000;
+
+// The pause until the next poll, from the last fetch on, whatever it was for; longer after failures.
+// While hints of everything come, a poll is only for what time does by itself.
+function pause(region) {
+  const { liveEvery: seconds = 5, liveStream: of, liveKind: kind } = region.dataset;
+  const every = seconds * (streamWorks && of !== undefined && !kind ? 2000 : 1000);
   const failures = stateOf(region).failures;
   if (failures) return Math.min(30000, 1000 * 2 ** Math.min(failures, 5)) * (0.8 + 0.4 * Math.random());
-  return hinted ? gap : every * (0.9 + 0.2 * Math.random());
+  return every * (0.9 + 0.2 * Math.random());
 }
 
+// After a hint: at once, if on the average there is a gap between two fetches; one may be early.
 function soon(region) {
   const state = stateOf(region);
   state.wanted = true;
   if (state.busy || state.timer !== null) return;
-  const wait = Math.max(0, state.tried + pause(region, true) - performance.now());
+  const from = state.failures ? state.tried + pause(region) : state.due - gapOf(region);
+  const wait = Math.max(0, from - performance.now());
   state.timer = setTimeout(() => {
     state.timer = null;
     if (region.isConnected) refresh(region);
@@ -181,7 +186,8 @@ function append(fresh) {
 
 function hinted(hint) {
   for (const region of regions()) {
-    const of = region.dataset.liveStream;
+    const { liveStream: of, liveKind: kind } = region.dataset;
+    if (kind && hint?.kinds && !hint.kinds.includes(kind)) continue;
     if (of === "" || (of !== undefined && (!hint?.runs || of in hint.runs))) soon(region);
   }
 }
@@ -232,11 +238,9 @@ function arrange() {
   const at = performance.now();
   for (const region of regions()) {
     const state = stateOf(region);
-    state.next ??= state.tried + pause(region, false);
+    state.next ??= state.tried + pause(region);
     if (freed.length || asleep) soon(region);
-    if (state.busy || at < state.next) continue;
-    state.next = null;
-    refresh(region);
+    if (!state.busy && at >= state.next) refresh(region);
   }
   if (!source || source.readyState === EventSource.CLOSED) connect();
   show();
