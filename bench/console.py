@@ -248,7 +248,10 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
         fetched[own] = time.monotonic()
         due[own] = max(due[own], fetched[own]) + gap(part)
         headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
-        await client.get(own, headers=headers)
+        try:
+            await client.get(own, headers=headers)
+        except httpx.RemoteProtocolError:  # kept open for too long; a browser asks again, too
+            await client.get(own, headers=headers)
         tally[1] += 1
 
     async def poll(part: dict[str, str]) -> None:
@@ -390,6 +393,8 @@ def measure_visible(
             tally = ours.recv()
         seconds = time.monotonic() - began
         seen = {int(seq): at / 1_000 for seq, at in page.evaluate("window.seen").items()}
+        if not looking.is_alive():
+            raise RuntimeError("the viewers did not stay")
     finally:
         looking.terminate()
     missing = [seq for seq in committed if seq not in seen]

@@ -17,9 +17,10 @@ from dashboard.queries.runs import REFUSALS_SHOWN
 from dashboard.queries.story import OpenEffects, read_open_effects
 from dashboard.queries.terms import Term, newest_terms
 
-PAGE_ROWS = 100
-LAPSED_SHOWN = 100
-URGENT_SHOWN = 100
+# Drawn anew for every refresh. Longer: everybody who looks at anything waits for it.
+PAGE_ROWS = 50
+LAPSED_SHOWN, LAPSED_SHOWN_ALONE = 50, 200
+URGENT_SHOWN = 50
 BADGE_MAX = 99
 TERMS_SHOWN = 50
 STRIP_SECONDS = 120
@@ -104,7 +105,8 @@ def read_board(*, now: datetime, owner: str = "", after: str = "", only: str = "
     if after:
         at, unit = cursors.read(after, salt=SALT)
         page = page.filter(Q(expires_at__gt=at) | Q(expires_at=at, unit__gt=unit))
-    stuck = list(lapsed[:LAPSED_SHOWN]) if only in ("", "lapsed") else []
+    shown = LAPSED_SHOWN_ALONE if only else LAPSED_SHOWN
+    stuck = list(lapsed[:shown]) if only in ("", "lapsed") else []
     first = urgent.order_by("expires_at", "unit")[:URGENT_SHOWN]
     pressing = [] if after or only in ("lapsed", "live") else list(first)
     rows = list(page[: PAGE_ROWS + 1]) if only in ("", "live") else []

@@ -11,7 +11,7 @@ from django.db import connection
 from agentstate.store.errors import FENCED
 from agentstate.store.minutes import OK
 
-PAGE_ROWS = 200
+PAGE_ROWS = 100
 WINDOW = timedelta(hours=1)
 KNOWN = timedelta(hours=24)
 OVERTAKEN_SHOWN = 50
