@@ -4,6 +4,7 @@ from agentstate.store.asks import Ask
 from agentstate.store.callers import PLAIN, SWEEP, SYSTEM, Caller, Circumstances
 from agentstate.store.execute import execute, execute_all
 from agentstate.store.listeners import Written, after_write
+from agentstate.store.tries import record_refused_action
 
 __all__ = [
     "PLAIN",
@@ -16,4 +17,5 @@ __all__ = [
     "after_write",
     "execute",
     "execute_all",
+    "record_refused_action",
 ]
