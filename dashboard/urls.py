@@ -83,5 +83,7 @@ urlpatterns = [
     path("receipts", receipts.show, name="receipts"),
     path("bundles", bundles.show, name="bundles"),
     path("audit", actions.show, name="audit"),
+    path("audit/-/new", actions.count_new, name="audit-new"),
+    path("audit/-/export", actions.export, name="audit-export"),
     path("system", system.show, name="system"),
 ]
