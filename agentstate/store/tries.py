@@ -1,4 +1,5 @@
-"""Refused tries, for the audit: what people, and keys that act for them, wanted and did not get.
+"""The audit beside commands. Refused tries: what people, and keys that act for them, wanted and did
+not get. And what was done to people, roles and views, which are not the store's.
 
 A try that a command decided is written in the transaction that refused it (`execute.py`). One that
 never became a command, because a page or an endpoint turned it away by its role, is written by
@@ -43,6 +44,7 @@ from agentstate.store.commands import (
 )
 from agentstate.store.errors import NotAllowed
 from agentstate.store.plan import Plan
+from agentstate.store.rows import ActionRow
 
 REFUSED, FORBIDDEN = "refused", "forbidden"
 # As long as the names that commands take; what a page was asked for may be anything.
@@ -185,6 +187,38 @@ def record_refused_action(
         first = next(iter(str(lost).strip().splitlines()), "?")
         log.warning("a refused try was not written: %s", first)
         return False
+
+
+def record_action(
+    *,
+    by: Caller,
+    action: str,
+    thing: str,
+    reason: str = "",
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    under: Circumstances = PLAIN,
+) -> None:
+    """Write down what somebody did to what is not the store's: people, roles, views.
+
+    In the transaction of the effect, so that they commit together or not at all. Whether `by` may
+    is decided by who calls. Commands write theirs themselves.
+    """
+    if not connection.in_atomic_block:
+        raise RuntimeError("an action is written in the transaction of its effect")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT agentstate_now()")
+        done = ActionRow(
+            actor=by.principal,
+            action=action,
+            object=_storable(thing),
+            reason=_storable(reason),
+            before=dict(before or {}),
+            after=dict(after or {}),
+            request_id=under.request_id,
+            at=cursor.fetchone()[0],
+        )
+        cursor.execute(sql.INSERT_ACTIONS, [sql.records([done])])
 
 
 def _storable(text: str) -> str:
