@@ -9,6 +9,7 @@ from django.utils.csp import CSP
 
 from agentstate import env, postgres
 from agentstate.embedded import EmbeddedPostgres
+from dashboard.administration import look
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -56,6 +57,8 @@ INSTALLED_APPS = [
     "agentstate.api",
     "dashboard",
     "tasks",
+    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it has its own of
+    "django.contrib.admin.apps.SimpleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.messages",
@@ -80,6 +83,10 @@ CONSOLE_MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
+
+UNFOLD = look.UNFOLD
+# The admin looks for its middleware in MIDDLEWARE; here it is in the console's own list.
+SILENCED_SYSTEM_CHECKS = ["admin.E408", "admin.E409", "admin.E410"]
 
 ROOT_URLCONF = "agentstate.urls"
 WSGI_APPLICATION = "agentstate.wsgi.application"
@@ -193,6 +200,8 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
+# A link behind which a person sets their password works once, and so long.
+PASSWORD_RESET_TIMEOUT = 86_400
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"

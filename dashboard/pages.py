@@ -65,6 +65,9 @@ PLACES = (
     ("Audit", "audit", "clipboard-document-list"),
     ("System", "system", "server-stack"),
 )
+# For the role admin alone; these addresses are its own, too.
+ADMIN = ("Admin", "admin:index", "cog-6-tooth")
+OF_ADMIN = ("keys", "people")
 FIRST = ("home", "runs", "leases", "workers")
 
 
@@ -77,13 +80,18 @@ def places(request: ConsoleRequest) -> list[Place]:
             label=label,
             address=reverse(name),
             icon=icon,
-            current=request.path.split("/")[1] == reverse(name)[1:],
+            current=_is_at(request, name),
             first=name in FIRST,
             badge=_badge(badges[name][0]) if name in badges else "",
             badge_title=badges[name][1] if name in badges else "",
         )
-        for label, name, icon in PLACES
+        for label, name, icon in (*PLACES, *((ADMIN,) if request.access.may("admin") else ()))
     ]
+
+
+def _is_at(request: ConsoleRequest, name: str) -> bool:
+    part = request.path.split("/")[1]
+    return part == reverse(name).strip("/") or (name == ADMIN[1] and part in OF_ADMIN)
 
 
 def _badge(count: int) -> str:

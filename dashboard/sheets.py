@@ -31,6 +31,14 @@ def csv_lines(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Iter
     yield _taken(text)
 
 
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The same row with each object in it as its JSON text; an empty one is nothing."""
+    return {
+        name: (write(value) if value else None) if isinstance(value, dict) else value
+        for name, value in row.items()
+    }
+
+
 def cell(value: Any) -> str:
     """A value as the text of a cell."""
     if value is None:

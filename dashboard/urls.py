@@ -2,7 +2,11 @@
 
 from django.contrib.auth.views import LogoutView
 from django.urls import path
+from django.views.generic import RedirectView
 
+from dashboard.administration import people as _people  # noqa: F401  what it registers
+from dashboard.administration import tables as _tables  # noqa: F401
+from dashboard.administration.site import site
 from dashboard.views import (
     actions,
     alerts,
@@ -15,8 +19,10 @@ from dashboard.views import (
     deeds,
     exports,
     jump,
+    keys,
     leases,
     now,
+    people,
     receipts,
     runs,
     saved,
@@ -83,5 +89,15 @@ urlpatterns = [
     path("receipts", receipts.show, name="receipts"),
     path("bundles", bundles.show, name="bundles"),
     path("audit", actions.show, name="audit"),
+    path("audit/-/new", actions.count_new, name="audit-new"),
+    path("audit/-/export", actions.export, name="audit-export"),
     path("system", system.show, name="system"),
+    path("keys", keys.show, name="keys"),
+    # No key is called "-".
+    path("keys/-/new", keys.make, name="key-new"),
+    path("keys/<str:name>/revoke", keys.revoke, name="key-revoke"),
+    path("people/<str:name>/link", people.make_link, name="person-link"),
+    path("password/<str:uidb64>/<str:token>", people.SetPassword.as_view(), name="set-password"),
+    path("admin", RedirectView.as_view(pattern_name="admin:index"), name="admin"),
+    path("admin/", site.urls),
 ]

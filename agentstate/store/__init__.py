@@ -1,12 +1,14 @@
 """The only code that changes state. Everybody else asks: `store.execute(command, by=caller)`."""
 
 from agentstate.store.asks import Ask
-from agentstate.store.callers import PLAIN, SWEEP, SYSTEM, Caller, Circumstances
+from agentstate.store.callers import PLAIN, SCOPES, SWEEP, SYSTEM, Caller, Circumstances
 from agentstate.store.execute import execute, execute_all
 from agentstate.store.listeners import Written, after_write
+from agentstate.store.tries import record_action, record_refused_action
 
 __all__ = [
     "PLAIN",
+    "SCOPES",
     "SWEEP",
     "SYSTEM",
     "Ask",
@@ -16,4 +18,6 @@ __all__ = [
     "after_write",
     "execute",
     "execute_all",
+    "record_action",
+    "record_refused_action",
 ]

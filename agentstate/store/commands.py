@@ -1615,10 +1615,12 @@ class CreateKey(Command[KeyCreated]):
     digest: bytes
     hint: str
     expires_at: datetime | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         names.check_worker("name", self.name)
         _check_moment("expires_at", self.expires_at)
+        names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from agentstate.store import (
     sessions,
     spent,
     splits,
+    tries,
     versions,
 )
 from agentstate.store import rowsql as sql
@@ -887,6 +888,7 @@ class _Batch:
         _put(cursor, sql.INSERT_OUTBOX, _outbox(draft))
         _put(cursor, sql.INSERT_ACTIONS, writes.actions)
         _put(cursor, sql.INSERT_REFUSALS, self._refusals(draft))
+        _put(cursor, sql.INSERT_TRIES, tries.distinct(self._tries(draft)))
         for name, values in writes.other:
             _OTHER[name](cursor, now, **values)
         self._keep_answers(cursor, now)
@@ -923,6 +925,29 @@ class _Batch:
                 "met": item.met,
                 "about": item.about,
             }
+
+    def _tries(self, draft: Draft) -> Iterator[dict[str, Any]]:
+        """What people, and keys that act for them, were refused: the audit tells of it, too."""
+        for item in self.items:
+            refusal = item.outcome
+            if not isinstance(refusal, Refusal) or not refusal.recorded or refusal.replayed:
+                continue
+            named = tries.named(item.ask.command, item.plan, item.ask.by)
+            if named is None:
+                continue
+            run = draft.find_run(item.plan.run) if item.plan.run else None
+            yield tries.row(
+                at=draft.now,
+                by=item.ask.by,
+                action=named[0],
+                thing=named[1],
+                run_id=run.id if run else None,
+                code=refusal.code,
+                reason=getattr(item.ask.command, "reason", "") or "",
+                expected={k: v for k, v in item.plan.wanted.items() if k != "reason"},
+                found=_current(item),
+                request_id=item.ask.under.request_id,
+            )
 
     def _keep_answers(self, cursor: Any, now: datetime) -> None:
         again = [i.record_key for i in self.items if i.replayed_record and i.record_key]

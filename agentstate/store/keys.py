@@ -13,12 +13,13 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from django.db import connection
 
-from agentstate.store.callers import SCOPES, Caller
+from agentstate.store import reads
+from agentstate.store.callers import PLAIN, SCOPES, Caller, Circumstances
 from agentstate.store.commands import CreateKey, KeyRevoked, RevokeKey
 from agentstate.store.errors import Invalid, NotFound, Refusal
 from agentstate.store.execute import execute
@@ -63,7 +64,8 @@ class Unauthenticated(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key that was just made. `text` is the key itself: show it once and forget it."""
+    """A key that was just made. `text` is the key itself: show it once and forget it. It is empty
+    when the request was repeated: then it was shown before."""
 
     id: UUID
     name: str
@@ -72,14 +74,26 @@ class NewKey:
 
 
 def create_key(
-    *, name: str, scopes: Sequence[str], by: Caller, expires_at: datetime | None = None
+    *,
+    name: str,
+    scopes: Sequence[str],
+    by: Caller,
+    expires_at: datetime | None = None,
+    valid_seconds: int | None = None,
+    reason: str = "",
+    under: Circumstances = PLAIN,
 ) -> NewKey:
-    """Make a key. Raises Invalid (an unknown scope, none, a name that is taken), NotAllowed."""
+    """Make a key. valid_seconds: from now on by the database's clock, in place of expires_at.
+
+    Raises Invalid (an unknown scope, none, a name that is taken), NotAllowed.
+    """
     if not scopes or not set(scopes) <= set(SCOPES):
         raise Invalid("scopes", f"one or more of {', '.join(SCOPES)}")
     key_id, secret = uuid4(), secrets.token_urlsafe(SECRET_BYTES)
     salt = secrets.token_bytes(SALT_BYTES)
     ordered = tuple(scope for scope in SCOPES if scope in scopes)
+    if valid_seconds is not None:
+        expires_at = reads.now() + timedelta(seconds=valid_seconds)
     ask = CreateKey(
         id=key_id,
         name=name,
@@ -88,19 +102,23 @@ def create_key(
         digest=digest_of(salt, secret),
         hint=secret[-HINT_CHARS:],
         expires_at=expires_at,
+        reason=reason,
     )
-    execute(ask, by=by)
-    return NewKey(id=key_id, name=name, scopes=ordered, text=f"as_{key_id.hex}_{secret}")
+    made = execute(ask, by=by, under=under)
+    text = "" if made.replayed else f"as_{key_id.hex}_{secret}"
+    return NewKey(id=made.id, name=name, scopes=ordered, text=text)
 
 
-def revoke_key(*, name: str, by: Caller, reason: str = "") -> KeyRevoked:
+def revoke_key(
+    *, name: str, by: Caller, reason: str = "", under: Circumstances = PLAIN
+) -> KeyRevoked:
     """End a key: its next call is refused. Repeating it is harmless.
 
     Raises NotFound, NotAllowed.
     """
     if not _is_taken(name):
         raise NotFound(f"no key {name}", key=name)
-    return execute(RevokeKey(name=name, reason=reason), by=by)
+    return execute(RevokeKey(name=name, reason=reason), by=by, under=under)
 
 
 def find_caller(text: str) -> Caller:

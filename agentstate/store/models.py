@@ -671,6 +671,44 @@ class OperatorAction(models.Model):
         ]
 
 
+class RefusedAction(models.Model):
+    """What somebody tried and the store refused: `forbidden` for want of a role or scope, `refused`
+    because the thing was not as they saw it. A trigger refuses changes; only its age lets a row go.
+
+    Bounded (`tries.py`): who tries again and again leaves a few rows, not thousands.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    actor = models.TextField()
+    action = models.TextField()
+    object = models.TextField()
+    run = models.ForeignKey(
+        Run,
+        null=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="refused_actions",
+    )
+    outcome = models.TextField()
+    code = models.TextField()
+    reason = models.TextField(default="")
+    expected = models.JSONField(default=dict)
+    found = models.JSONField(default=dict)
+    request_id = models.TextField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(outcome__in=["refused", "forbidden"]),
+                name="refused_action_is_refused_or_forbidden",
+            ),
+        ]
+        indexes = [
+            models.Index(F("at").desc(), F("id").desc(), name="refused_action_newest"),
+        ]
+
+
 class Alert(models.Model):
     """How a rule of `alerting.py` stands. Written by whoever evaluates, and by an acknowledgement.
 

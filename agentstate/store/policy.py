@@ -213,6 +213,7 @@ POLICY: dict[str, Line] = {
     "feed.*": Line(Policy.DERIVED, _SYSTEM, "outbox, and before it event"),
     "feedhead.*": Line(Policy.ALLOCATED, _SYSTEM, "the last feed position"),
     "operatoraction.*": Line(Policy.APPENDED, ("operator", "admin")),
+    "refusedaction.*": Line(Policy.APPENDED, _SYSTEM),
     "apikey.id": Line(Policy.FIXED, ("admin",)),
     "apikey.name": Line(Policy.FIXED, ("admin",)),
     "apikey.scopes": Line(Policy.FIXED, ("admin",)),

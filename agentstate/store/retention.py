@@ -27,6 +27,8 @@ KEEPING_MAX = 10_000
 # waits for it: not had at once, it is tried again in the next pass.
 DROP_WAITS = "300ms"
 ADVISORY_LOCK = 7208
+# The triggers of the ledger and of refused tries let go of rows only in a transaction that says it.
+SAY_RETENTION = "SET LOCAL agentstate.retention = 'on'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,8 @@ class Age:
     """How long rows of a kind are kept (0: each has its own expiry), and how the oldest are found.
 
     key: what names a row. at: when its age began. only: which of the table's rows age at all.
-    order: in which they go, where that is another than by age.
+    order: in which they go, where that is another than by age. guarded: a trigger refuses to let
+    them go to whoever does not say that it is retention.
     """
 
     keep: timedelta
@@ -43,6 +46,7 @@ class Age:
     at: str
     only: str = "true"
     order: str = ""
+    guarded: bool = False
 
     @property
     def due(self) -> str:
@@ -142,6 +146,14 @@ AGES: dict[str, Age] = {
     "figures of alerts": Age(
         keep=timedelta(days=2), table="alertfigure", key="rule, minute", at="minute"
     ),
+    "refused tries": Age(
+        keep=timedelta(days=90),
+        table="refusedaction",
+        key="id",
+        at="at",
+        order="at, id",
+        guarded=True,
+    ),
     "deliveries": Age(
         keep=timedelta(days=30),
         table="delivery",
@@ -163,6 +175,8 @@ def purge(kind: str, *, limit: int = BATCH) -> int:
     """
     age = AGES[kind]
     with transaction.atomic(), connection.cursor() as cursor:
+        if age.guarded:
+            cursor.execute(SAY_RETENTION)
         cursor.execute(age.delete, {"before": _now(cursor) - age.keep, "limit": limit})
         return int(cursor.rowcount)
 
@@ -297,8 +311,7 @@ def _work_on(week: Week, cursor: Any, limit: int) -> WeekPass | None:
     cursor.execute(f"SET LOCAL lock_timeout = '{DROP_WAITS}'")
     if _is_kept_after_all(week, cursor):
         return None
-    # The ledger's trigger lets go of rows only for this.
-    cursor.execute("SET LOCAL agentstate.retention = 'on'")
+    cursor.execute(SAY_RETENTION)
     rows = 0
     for statement in _BESIDE:
         cursor.execute(statement, _bounds(week.starts_at) | {"limit": limit})

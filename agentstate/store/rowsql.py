@@ -376,6 +376,12 @@ _ACTION_TYPES = {
     "request_id": "text",
 }  # fmt: skip
 
+_TRY_TYPES = {
+    "at": "timestamptz", "actor": "text", "action": "text", "object": "text", "run_id": "uuid",
+    "outcome": "text", "code": "text", "reason": "text", "expected": "jsonb", "found": "jsonb",
+    "request_id": "text",
+}  # fmt: skip
+
 _TAGS = "ARRAY(SELECT json_array_elements_text(w.{}))"
 # How a member of the JSON text becomes a column, where that is more than its type.
 _AS_COLUMN = {
@@ -487,6 +493,19 @@ INSERT_REFUSALS = _insert(
     " WHERE o.at > w.at - interval '1 second' AND o.code = w.code"
     " AND o.unit IS NOT DISTINCT FROM w.unit AND o.run_id IS NOT DISTINCT FROM w.run_id"
     " AND o.actor = w.actor AND o.worker IS NOT DISTINCT FROM w.worker)",
+)
+# The same try again within ten seconds is the same row; of one actor ten a minute are kept, of all
+# together sixty. The index on the newest rows counts them. Two at once may each be the last one.
+TRIES_OF_ONE, TRIES_OF_ALL = 10, 60
+INSERT_TRIES = _insert(
+    "refusedaction",
+    _TRY_TYPES,
+    "WHERE NOT EXISTS (SELECT FROM agentstate_refusedaction o"
+    " WHERE o.at > w.at - interval '10 seconds' AND o.actor = w.actor AND o.action = w.action"
+    " AND o.object = w.object AND o.code = w.code)"
+    f" AND (SELECT count(*) FILTER (WHERE o.actor = w.actor) < {TRIES_OF_ONE}"
+    f" AND count(*) < {TRIES_OF_ALL} FROM agentstate_refusedaction o"
+    " WHERE o.at > w.at - interval '1 minute')",
 )
 KEEP_ANSWERS = """
 INSERT INTO agentstate_idempotencyrecord

@@ -14,6 +14,7 @@ from agentstate.store.receipts import Acted
 from dashboard import charts, past_pages, payloads
 from dashboard.contention_charts import told_families
 from dashboard.families import FAMILIES, family_of
+from dashboard.queries.actions import Try
 from dashboard.queries.contention import Row
 from dashboard.templatetags.console import NOTHING
 from dashboard.timeline import TERM_COLOURS
@@ -49,13 +50,13 @@ NAMES = {"spent_token": "token spent", "retain_seconds": "kept, s", "hold": "hel
 
 
 @register.filter
-def past_page(action: OperatorAction | Acted) -> str:
+def past_page(action: OperatorAction | Acted | Try) -> str:
     """The page that shows what it was done to as of then."""
     return past_pages.of_action(action.action, action.object)
 
 
 @register.filter
-def changes(action: OperatorAction) -> list[dict[str, str]]:
+def changes(action: OperatorAction | Try) -> list[dict[str, str]]:
     """What an action changed, name by name."""
     names = [n for n in dict.fromkeys([*action.before, *action.after]) if n not in UNCHANGING]
     return [
@@ -67,6 +68,16 @@ def changes(action: OperatorAction) -> list[dict[str, str]]:
         for name in names
         if action.before.get(name) != action.after.get(name)
     ]
+
+
+@register.filter
+def said(values: dict[str, Any]) -> list[dict[str, str]]:
+    """What somebody expected, or was met with, name by name, whatever is in it."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= value if isinstance(value, dict) else {name: value}
+    names = [name for name in flat if name not in UNCHANGING]
+    return [{"name": NAMES.get(name, name), "value": _said(flat, name)} for name in names]
 
 
 def _said(values: dict[str, Any], name: str) -> str:

@@ -33,6 +33,11 @@ def too_large(request: HttpRequest) -> HttpResponse | None:
     return _page(request, 413, "Too large", text, detail=detail)
 
 
+def too_slow(request: HttpRequest, text: str) -> HttpResponse:
+    """Of a page that ran into its time limit as a whole."""
+    return _page(request, 503, "This took too long", text, again=True)
+
+
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     if (answer := too_large(request)) is not None:
         return answer

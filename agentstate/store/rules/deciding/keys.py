@@ -9,6 +9,7 @@ from agentstate.store.commands import (
     RevokeKey,
 )
 from agentstate.store.errors import Invalid, NotAllowed
+from agentstate.store.payloads import moment
 from agentstate.store.rules.deciding.desk import Deciding
 
 
@@ -17,7 +18,10 @@ def create_key(ask: CreateKey, on: Deciding) -> KeyCreated:
     if ask.name in on.draft.facts.api_keys:
         raise Invalid("name", "a name that no key has or had: it stands beside what the key did")
     on.draft.writes.other.append(("create-key", {"ask": ask, "by": on.by.principal}))
-    on.act("key.created", ask.name, after={"scopes": list(ask.scopes), "hint": ask.hint})
+    told = {"scopes": list(ask.scopes), "hint": ask.hint}
+    if ask.expires_at is not None:
+        told["expires_at"] = moment(ask.expires_at)
+    on.act("key.created", ask.name, reason=ask.reason, after=told)
     return KeyCreated(id=ask.id, name=ask.name, at=on.draft.now)
 
 
