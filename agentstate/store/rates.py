@@ -151,13 +151,14 @@ _FIELDS = (
     "writes", "accepted", "failed", "conflicts", "fenced", "gave_up", "events", "latency_ms",
     "conflict_ms",
 )  # fmt: skip
-_BUCKETS = ", ".join(
+_ATTEMPTS, _LATENCY = (
     f"ARRAY[{', '.join(f'coalesce(sum({name}[{n}]), 0)::bigint' for n in range(1, size + 1))}]"
     for name, size in (("attempts", ATTEMPTS), ("latency", len(LATENCY_MS) + 1))
 )
-_NO_BUCKETS = ", ".join(
+_NO_ATTEMPTS, _NO_LATENCY = (
     f"array_fill(0::bigint, ARRAY[{size}])" for size in (ATTEMPTS, len(LATENCY_MS) + 1)
 )
+_BUCKETS, _NO_BUCKETS = f"{_ATTEMPTS}, {_LATENCY}", f"{_NO_ATTEMPTS}, {_NO_LATENCY}"
 # The range of minutes is the beginning of the primary key; one run's are in minute_of_run.
 _ROWS = """
     SELECT date_bin(%(step)s, minute, 'epoch'::timestamptz) AS minute, run_key, operation, worker,
@@ -220,26 +221,41 @@ def read(
 
 # Two looks at the rows: as one, the buckets of every minute are too much to be added up in memory,
 # and PostgreSQL sorts all rows on disk instead.
+# What is grouped by outcome need not look at each row's outcome again, which costs more than to add.
+_OF_OUTCOME = """sum(count)::bigint, sum(gave_up)::bigint, sum(events)::bigint,
+    sum(latency_ms)::bigint"""
 _OVER_TIME = f"""
-SELECT minute, outcome, {_COUNTED}{_NO_BUCKETS} FROM ({_ROWS}) AS m GROUP BY minute, outcome
+SELECT minute, outcome, {_OF_OUTCOME}, {_NO_BUCKETS} FROM ({_ROWS}) AS m GROUP BY minute, outcome
 """  # noqa: S608  our own
-_OUTCOMES = f"""
-SELECT outcome, {_COUNTED}{_BUCKETS} FROM ({_ROWS}) AS m GROUP BY outcome
-"""  # noqa: S608  our own
+_OUTCOMES, _OUTCOMES_WITHOUT_LATENCY = (
+    f"SELECT outcome, {_OF_OUTCOME}, {buckets} FROM ({_ROWS}) AS m GROUP BY outcome"  # noqa: S608
+    for buckets in (_BUCKETS, f"{_ATTEMPTS}, {_NO_LATENCY}")
+)
 
 
 def over_time(*, since: datetime, until: datetime, step: timedelta) -> list[Group]:
     """All of a window of whole minutes by `step` and outcome, in no order and without buckets."""
     with connection.cursor() as cursor:
         cursor.execute(_OVER_TIME, _codes() | {"since": since, "until": until, "step": step})
-        return [_group(("minute", "outcome"), row) for row in cursor.fetchall()]
+        return [
+            Group(
+                keys={"minute": minute, "outcome": outcome},
+                figures=_figures_of_outcome(outcome, *counts),
+            )
+            for minute, outcome, *counts in cursor.fetchall()
+        ]
 
 
-def outcomes(*, since: datetime, until: datetime) -> dict[str, Figures]:
-    """The figures of each outcome in a window of whole minutes."""
+def outcomes(*, since: datetime, until: datetime, latency: bool = True) -> dict[str, Figures]:
+    """The figures of each outcome in a window of whole minutes. latency: with its buckets, whose
+    sums cost more than all others."""
+    statement = _OUTCOMES if latency else _OUTCOMES_WITHOUT_LATENCY
     with connection.cursor() as cursor:
-        cursor.execute(_OUTCOMES, _codes() | {"since": since, "until": until})
-        return {outcome: _figures(row) for outcome, *row in cursor.fetchall()}
+        cursor.execute(statement, _codes() | {"since": since, "until": until})
+        return {
+            outcome: _figures_of_outcome(outcome, *counts)
+            for outcome, *counts in cursor.fetchall()
+        }
 
 
 # Each row is looked at once for all the lists. Nobody asks these for attempts and percentiles,
@@ -325,6 +341,31 @@ def _statement(by: Sequence[str], runs: Sequence[str], filters: Sequence[str], b
 def _group(by: Sequence[str], row: Sequence[Any]) -> Group:
     keys = {name: None if value == "" else value for name, value in zip(by, row, strict=False)}
     return Group(keys=keys, figures=_figures(row[len(by) :]))
+
+
+def _figures_of_outcome(
+    outcome: str,
+    count: int,
+    gave_up: int,
+    events: int,
+    latency_ms: int,
+    attempts: Sequence[int],
+    latency: Sequence[int],
+) -> Figures:
+    is_conflict = outcome in CONFLICTS
+    return Figures(
+        writes=count,
+        accepted=count if outcome == OK else 0,
+        failed=count if outcome == FAILED else 0,
+        conflicts=count if is_conflict else 0,
+        fenced=count if outcome in FENCED else 0,
+        gave_up=gave_up,
+        events=events,
+        latency_ms=latency_ms,
+        conflict_ms=latency_ms if is_conflict else 0,
+        attempts=tuple(attempts),
+        latency=tuple(latency),
+    )
 
 
 def _figures(row: Sequence[Any]) -> Figures:

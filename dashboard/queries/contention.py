@@ -222,7 +222,9 @@ def read(
 
 def read_day_before(*, since: datetime, until: datetime) -> Figures | None:
     """The same time of the day before; None when nothing was written then, or is no longer kept."""
-    total = rates.read(since=since - DAY, until=until - DAY).total
+    total = rates.add_up(
+        rates.outcomes(since=since - DAY, until=until - DAY, latency=False).values()
+    )
     return total if total.writes else None
 
 
