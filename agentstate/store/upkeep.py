@@ -29,6 +29,7 @@ JOBS: dict[str, int] = {
     "drop dead holds": 10,
     "evaluate alerts": 15,
     "deliver alerts": 5,
+    "work bulks": 2,
     "purge what is past its age": 300,
     "drop weeks that are over": 300,
     "make partitions": 3_600,
