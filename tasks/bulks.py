@@ -11,7 +11,6 @@ from agentstate.store import bulks
 from agentstate.store.bulks import Claim
 from agentstate.store.upkeep import beat
 from tasks.app import app
-from tasks.upkeep import periodic
 
 # A start works for so long, and the next one goes on: what else is scheduled gets its turn, and so
 # does a bulk that was begun meanwhile.
@@ -23,7 +22,6 @@ REST_SECONDS_MAX = 2.0
 
 
 @app.task(name="agentstate.work_bulks", ignore_result=True, time_limit=120)
-@periodic(bulks.JOB)
 def work_bulks(**_newer: object) -> None:
     """Go on with the bulk that waits the longest, for 6 s. Every 2 s: while somebody is at one,
     nobody else begins. Killed anywhere, the next start goes on once the claim is over (15 s), and

@@ -39,7 +39,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "drop-dead-holds": _job("drop dead holds", "drop_dead_holds"),
     "evaluate-alerts": _job("evaluate alerts", "evaluate_alerts"),
     "deliver-alerts": _job("deliver alerts", "deliver_alerts"),
-    "work-bulks": _job("work bulks", "work_bulks"),
+    "work-bulks": _every(2, "work_bulks"),
     "move-feed": _every(1, "move_feed"),
     "make-partitions": _job("make partitions", "make_partitions"),
     "purge": _job("purge what is past its age", "purge"),

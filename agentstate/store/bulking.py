@@ -191,9 +191,12 @@ def moved_on(work: Work, seen: Seen, run: RunSeen) -> str:
     return ""
 
 
+NAMED = "bulk-"
+
+
 def name_of(bulk: UUID) -> str:
     """How a bulk is called where its effects are written down: their request has this id."""
-    return f"bulk-{bulk.hex}"
+    return f"{NAMED}{bulk.hex}"
 
 
 def asks_for_more(shown: int, *, is_all: bool) -> bool:

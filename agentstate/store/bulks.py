@@ -28,7 +28,7 @@ from agentstate.store.asks import Ask, Outcome
 from agentstate.store.bulking import RunSeen, Seen, Work, name_of
 from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.commands import Command, Patch, ReclaimLease, Transition
-from agentstate.store.errors import Refusal, Retry
+from agentstate.store.errors import IdempotencyInFlight, Refusal, Retry
 from agentstate.store.execute import execute_all
 from agentstate.store.permits import MOVES
 from agentstate.store.rows import unit_of
@@ -383,7 +383,12 @@ def _do_some(claim: Claim) -> int | None:
     if tried:
         begin_by = time.monotonic() + STEP_SECONDS
         outcomes = execute_all([_ask(claim, item, begin_by=begin_by) for item in tried])
-        told |= {item.n: _told(outcome) for item, outcome in zip(tried, outcomes, strict=True)}
+        told |= {
+            item.n: _told(outcome)
+            for item, outcome in zip(tried, outcomes, strict=True)
+            # Another one, whose claim was over, has it in hand: how it ends is for that one to say.
+            if not isinstance(outcome, IdempotencyInFlight)
+        }
     rows = [
         {"n": n, "outcome": outcome, "why": why, "tries": int(outcome == bulking.WAITING)}
         for n, (outcome, why) in sorted(told.items())
@@ -406,12 +411,13 @@ def _leave_out(claim: Claim, items: Sequence[_Item]) -> dict[int, tuple[str, str
     A row that has an answer already was done by one who died before it was written here: it gets
     that answer again, whatever its run is now.
     """
+    runs = look_at([item.run_id for item in items])
     with connection.cursor() as cursor:
+        # After the look: an effect that was seen by it has its answer by now.
         asked: dict[str, Any] = {"by": claim.by.principal, "keys": [item.key for item in items]}
         cursor.execute(ANSWERED, asked)
         answered = {key for (key,) in cursor.fetchall()}
     open_items = [item for item in items if item.key not in answered]
-    runs = look_at([item.run_id for item in open_items])
     moved: set[UUID] = set()
     told: dict[int, tuple[str, str]] = {}
     for item in open_items:
@@ -443,7 +449,7 @@ def _last_actors(moved: set[UUID]) -> Mapping[UUID, str]:
 
 
 def _is_bulk(request_id: str | None) -> bool:
-    return request_id is not None and request_id.startswith("bulk-")
+    return request_id is not None and request_id.startswith(bulking.NAMED)
 
 
 def _ask(claim: Claim, item: _Item, *, begin_by: float) -> Ask:

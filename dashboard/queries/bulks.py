@@ -170,7 +170,8 @@ class Line:
         done, begun = self.settled, self.row.begun_at
         if self.row.state != bulking.WORKING or begun is None or not done or not self.left:
             return None
-        return (self.now - begun) / done * self.left
+        needs = (self.now - begun) / done * self.left
+        return needs if needs >= timedelta(seconds=1) else None
 
     def part(self, count: int) -> float:
         """Of the bar's 100."""

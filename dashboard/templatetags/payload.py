@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from django import template
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from agentstate.store.bulking import NAMED
 from agentstate.store.models import OperatorAction
 from agentstate.store.receipts import Acted
 from dashboard import charts, past_pages, payloads
@@ -52,6 +54,14 @@ NAMES = {"spent_token": "token spent", "retain_seconds": "kept, s", "hold": "hel
 def past_page(action: OperatorAction | Acted) -> str:
     """The page that shows what it was done to as of then."""
     return past_pages.of_action(action.action, action.object)
+
+
+@register.filter
+def bulk_page(action: OperatorAction) -> str:
+    """The page of the bulk that was begun or stopped; "" of any other action."""
+    if not action.action.startswith("bulk."):
+        return ""
+    return reverse("bulk", args=[action.object.removeprefix(NAMED)])
 
 
 @register.filter

@@ -333,7 +333,11 @@ def test_the_history_of_a_run_and_the_receipt_name_the_bulk(store, operator):
     receipt = Page(operator.get(page.link("/receipts")))
     assert "r-0" in receipt.text
     assert "run.cancelled" in receipt.text
-    assert name in Page(operator.get("/audit")).text
+    audit = Page(operator.get("/audit"))
+    assert audit.link("^/bulk/") == f"/bulk/{only().id.hex}"
+    assert audit.text.count("run.cancelled") == 1
+    now = Page(operator.get("/"))
+    assert (name in now.text, "run.cancelled" in now.text) == (True, False)
     assert "a bad deploy" in Page(operator.get("/runs/r-0?tab=audit")).text
 
 

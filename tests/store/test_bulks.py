@@ -1,5 +1,8 @@
 """Bulks: found by a frozen filter, done once per run, whoever dies, stops or is faster."""
 
+import os
+import subprocess
+import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -405,3 +408,47 @@ def test_old_bulks_go_and_those_at_work_stay(store, clock):
 
     assert list(BulkAction.objects.values_list("id", flat=True)) == [young]
     assert not BulkItem.objects.filter(bulk_id=old).exists()
+
+
+WORKER = """
+import sys
+import django
+from django.conf import settings
+
+settings.DATABASES["default"]["NAME"] = sys.argv[1]
+django.setup()
+from agentstate.store import bulks
+
+claim = bulks.claim()
+while bulks.step(claim) is not None:
+    print("step", flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.many
+def test_a_worker_that_is_killed_in_its_middle_is_followed_by_another(store, clock):
+    """A process of its own ends by SIGKILL wherever it is: nothing is lost, nothing done twice."""
+    create(store, 160)
+    bulk = begin(store, by=SENIOR, shown=160)
+    name = connection.settings_dict["NAME"]
+    kills = 0
+    while BulkAction.objects.get(id=bulk).state in bulking.AT_WORK and kills < 5:
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, name],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings"},
+        )
+        for _ in range(2):  # it has begun the next step by the time that this one is told
+            worker.stdout.readline()
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+        kills += 1
+        clock.advance(seconds=bulks.CLAIM_SECONDS)
+    assert kills >= 3
+    work()
+
+    assert counted(bulk) == ("done", 160, 0, 0)
+    assert Event.objects.filter(type="run.cancelled").count() == 160
+    assert OperatorAction.objects.filter(action="run.cancelled").count() == 160
