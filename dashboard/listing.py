@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
-from dashboard import filters
-from dashboard.filters import Filter
+from agentstate.store import filters
+from agentstate.store.filters import Filter
 
 # Name → label, in the order of the table. Status and run are always there.
 COLUMNS = {

@@ -61,6 +61,7 @@ PLACES = (
     ("Workers", "workers", "cpu-chip"),
     ("Contention", "contention", "bolt"),
     ("Budgets", "budgets", "wallet"),
+    ("Bulk", "bulks", "rectangle-stack"),
     ("Alerts", "alerts", "bell-alert"),
     ("Audit", "audit", "clipboard-document-list"),
     ("System", "system", "server-stack"),

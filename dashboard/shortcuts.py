@@ -33,6 +33,7 @@ SECTIONS = (
             "g w": "Workers",
             "g c": "Contention",
             "g b": "Budgets",
+            "g u": "Bulk",
             "g n": "Alerts",
             "g a": "Audit",
             "g s": "System",
@@ -122,6 +123,11 @@ SECTIONS = (
         title="Charts",
         pages=frozenset({"budget", "run-budget", "contention"}),
         keys={"+, -": "closer, wider", "<, >": "earlier, later"},
+    ),
+    Section(
+        title="A bulk",
+        pages=frozenset({"bulk"}),
+        keys={"s": "stop it"},
     ),
     Section(
         title="Pages that ask",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agentstate.store import filters
 from agentstate.store.states import Status
-from dashboard import filters
 
 LAST_PART_CHARS_MAX = 200
 SAID = {

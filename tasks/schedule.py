@@ -12,7 +12,7 @@ from typing import Any
 
 from agentstate.store.upkeep import JOBS
 
-MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.alerts", "tasks.fleet")
+MODULES: tuple[str, ...] = ("tasks.upkeep", "tasks.alerts", "tasks.bulks", "tasks.fleet")
 # Shifts of the fleet take minutes and are worked on by workers of their own.
 ROUTES: dict[str, dict[str, str]] = {"agentstate.work_shift": {"queue": "fleet"}}
 
@@ -39,6 +39,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "drop-dead-holds": _job("drop dead holds", "drop_dead_holds"),
     "evaluate-alerts": _job("evaluate alerts", "evaluate_alerts"),
     "deliver-alerts": _job("deliver alerts", "deliver_alerts"),
+    "work-bulks": _every(2, "work_bulks"),
     "move-feed": _every(1, "move_feed"),
     "make-partitions": _job("make partitions", "make_partitions"),
     "purge": _job("purge what is past its age", "purge"),

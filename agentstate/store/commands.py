@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from agentstate.store import alerting, delivering
+from agentstate.store import alerting, bulking, delivering, filters
 from agentstate.store.effects import Effect
 from agentstate.store.errors import Invalid, TooLarge
 from agentstate.store.payloads import NULL, RawJSON, check
@@ -1570,6 +1570,99 @@ class ResendDelivery(Command[DeliveryQueued]):
     """
 
     delivery: UUID
+
+
+# --- bulks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picked:
+    """A run that was ticked, as the operator saw it."""
+
+    run: str
+    status: str
+    owner: str | None = None
+    token: int | None = None
+
+    def __post_init__(self) -> None:
+        names.check_run_key("run", self.run)
+        _check_status("status", self.status, tuple(str(s) for s in MOVES))
+        if self.owner is not None:
+            names.check_worker("owner", self.owner)
+        _check_fence(self.token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkCreated(Result):
+    bulk: UUID
+    kind: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateBulk(Command[BulkCreated]):
+    """Begin to do one thing to many runs: those that were picked, or all that match a filter.
+
+    seen_at: when the operator looked. The filter asks as of then, and runs that were made later are
+    none of it. shown: to how many it can be done by what the operator saw; is_all False: those were
+    not counted to the end. No more than were shown are done, if they were counted.
+    Needs operate; of more than bulking.ALONE_MAX override. Refuses Invalid.
+    """
+
+    kind: str
+    filter: str | None = None
+    picked: tuple[Picked, ...] = ()
+    seen_at: datetime
+    shown: int
+    is_all: bool = True
+    tags: tuple[str, ...] = ()
+    hold_off_seconds: int = 0
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in bulking.KINDS:
+            raise Invalid("kind", f"one of {', '.join(bulking.KINDS)}")
+        self._check_which()
+        _check_moment("seen_at", self.seen_at)
+        names.check_whole("shown", self.shown, at_least=1, at_most=bulking.ROWS_MAX)
+        _set(self, tags=names.check_tags("tags", self.tags))
+        if bool(self.tags) is not bulking.KINDS[self.kind].tags:
+            raise Invalid("tags", "at least one, of an action on tags, and of no other")
+        if len(self.tags) > bulking.TAGS_MAX:
+            raise Invalid("tags", f"at most {bulking.TAGS_MAX} at once")
+        most = bulking.HOLD_OFF_SECONDS_MAX if self.kind == "reclaim" else 0
+        names.check_whole("hold_off_seconds", self.hold_off_seconds, at_least=0, at_most=most)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+    def _check_which(self) -> None:
+        if (self.filter is None) is not bool(self.picked):
+            raise Invalid("filter", "a filter, or runs that were picked")
+        if self.filter is not None and filters.parse(self.filter).problems:
+            raise Invalid("filter", "it is not understood")
+        if len(self.picked) > bulking.PICKED_MAX:
+            raise Invalid("picked", f"at most {bulking.PICKED_MAX} runs")
+        _check_once("picked", [one.run for one in self.picked])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkStopped(Result):
+    """already: it had ended before; nothing was written."""
+
+    bulk: UUID
+    state: str
+    at: datetime
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopBulk(Command[BulkStopped]):
+    """Let a bulk begin no more rows. What was done stays done. Needs operate. Refuses NotFound."""
+
+    bulk: UUID
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
 # --- keys ----------------------------------------------------------------------------------------

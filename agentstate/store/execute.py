@@ -26,6 +26,7 @@ from django.db import connection, transaction
 
 from agentstate.store import (
     answers,
+    bulking,
     collisions,
     deliveries,
     feed,
@@ -52,6 +53,7 @@ from agentstate.store.commands import (
     Claimed,
     ClaimRuns,
     Command,
+    CreateBulk,
     CreateTarget,
     DeleteTarget,
     DrainWorker,
@@ -64,6 +66,7 @@ from agentstate.store.commands import (
     RotateSecret,
     SetCheckpoint,
     SnoozeAlert,
+    StopBulk,
     TryTarget,
 )
 from agentstate.store.delivering import TargetRow
@@ -522,6 +525,7 @@ class _Batch:
         draft.facts.alerts = alerts
         draft.facts.alert_rules = self._lock_rules(cursor, parts)
         self._lock_targets(cursor, draft.facts, parts)
+        self._lock_bulks(cursor, draft.facts, parts)
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
@@ -558,6 +562,12 @@ class _Batch:
         facts.targets = {row[1]: sql.read_target(row) for row in cursor.fetchall()}
         cursor.execute(sql.LOCK_DELIVERIES, [wanted])
         facts.deliveries = {row[0]: row[1:] for row in cursor.fetchall()}
+
+    def _lock_bulks(self, cursor: Any, facts: Facts, parts: Sequence[Plan]) -> None:
+        wanted = sorted({part.bulk for part in parts if part.bulk})
+        if wanted:
+            cursor.execute(sql.LOCK_BULKS, [wanted])
+            facts.bulks = dict(cursor.fetchall())
 
     def _needs_runs(self, items: Sequence[_Item]) -> bool:
         choosing = (ClaimRuns, NoteLapsed, CarryOutDeadlines)
@@ -1300,7 +1310,44 @@ def _resend(cursor: Any, now: datetime, *, id: UUID, more: int) -> None:
     cursor.execute(sql.RESEND, {"id": id, "more": more, "at": now})
 
 
+def _create_bulk(
+    cursor: Any, now: datetime, *, id: UUID, ask: CreateBulk, filter: str | None, by: Caller
+) -> None:
+    values = {
+        "id": id,
+        "kind": ask.kind,
+        "filter": filter,
+        "seen_at": ask.seen_at,
+        "shown": ask.shown,
+        "is_all": ask.is_all,
+        "tags": list(ask.tags),
+        "hold_off_seconds": ask.hold_off_seconds,
+        "reason": ask.reason,
+        "by": by.principal,
+        "scopes": sorted(by.scopes),
+        "at": now,
+        "state": bulking.COLLECTING if filter is not None else bulking.WORKING,
+    }
+    cursor.execute(sql.CREATE_BULK, values)
+    if ask.picked:
+        rows = [
+            {
+                "n": n,
+                "run": one.run,
+                "seen": {"status": one.status, "owner": one.owner, "token": one.token},
+            }
+            for n, one in enumerate(ask.picked)
+        ]
+        cursor.execute(sql.PICK_ROWS, {"id": id, "at": now, "rows": sql.records(rows)})
+
+
+def _stop_bulk(cursor: Any, now: datetime, *, id: UUID, by: str, why: str) -> None:
+    cursor.execute(sql.STOP_BULK, {"id": id, "at": now, "by": by, "why": why})
+
+
 _OTHER: dict[str, Callable[..., None]] = {
+    "bulk": _create_bulk,
+    "bulk-stop": _stop_bulk,
     "create-key": _create_key,
     "revoke-key": _revoke_key,
     "telemetry": _save_telemetry,
@@ -1340,6 +1387,6 @@ OF_TARGETS = (
     TryTarget,
     ResendDelivery,
 )
-ALONE = (*SWEEPS, *OF_TARGETS)
+ALONE = (*SWEEPS, *OF_TARGETS, CreateBulk, StopBulk)
 WRITES = Lane(together=_together, alone=_alone)
 LEASES = Lane(together=_together, alone=_alone)

@@ -927,6 +927,112 @@ class Delivery(models.Model):
         ]
 
 
+class BulkAction(models.Model):
+    """One thing done to many runs (`bulks.py`): what was asked, how far it has come, how it ended.
+
+    filter: as of `seen_at`, when the operator looked; NULL: the runs were picked one by one.
+    cursor_at, cursor_id: the last run that was found; found: how many, todo: of them to be done.
+    scopes: of whoever began it. claim: counts who worked on it; claimed_until: somebody is at it.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    kind = models.TextField()
+    filter = models.TextField(null=True)
+    seen_at = models.DateTimeField()
+    shown = models.IntegerField()
+    is_all = models.BooleanField(default=True)
+    tags = ArrayField(models.TextField(), default=list)
+    hold_off_seconds = models.IntegerField(default=0)
+    reason = models.TextField()
+    created_by = models.TextField()
+    scopes = ArrayField(models.TextField(), default=list)
+    created_at = models.DateTimeField()
+    state = models.TextField()
+    cursor_at = models.DateTimeField(null=True)
+    cursor_id = models.UUIDField(null=True)
+    found = models.IntegerField(default=0, db_default=0)
+    todo = models.IntegerField(default=0, db_default=0)
+    cut = models.BooleanField(default=False, db_default=False)
+    done = models.IntegerField(default=0, db_default=0)
+    skipped = models.IntegerField(default=0, db_default=0)
+    refused = models.IntegerField(default=0, db_default=0)
+    claim = models.BigIntegerField(default=0, db_default=0)
+    claimed_until = models.DateTimeField(null=True)
+    worked_at = models.DateTimeField(null=True)
+    begun_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    stopped_by = models.TextField(null=True)
+    stopped_why = models.TextField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state__in=["collecting", "working"], ended_at__isnull=True)
+                | Q(state__in=["done", "stopped"], ended_at__isnull=False),
+                name="bulk_is_at_work_or_has_ended",
+            ),
+            models.CheckConstraint(
+                condition=Q(state="stopped", stopped_by__isnull=False, stopped_why__isnull=False)
+                | Q(
+                    state__in=["collecting", "working", "done"],
+                    stopped_by__isnull=True,
+                    stopped_why__isnull=True,
+                ),
+                name="bulk_stopped_says_by_whom_and_why",
+            ),
+            models.CheckConstraint(
+                condition=Q(cursor_at__isnull=True, cursor_id__isnull=True)
+                | Q(cursor_at__isnull=False, cursor_id__isnull=False),
+                name="bulk_cursor_is_a_run",
+            ),
+            models.CheckConstraint(
+                condition=Q(found__gte=F("done") + F("skipped") + F("refused")),
+                name="bulk_settles_what_it_found",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["created_at"],
+                condition=Q(state__in=["collecting", "working"]),
+                name="bulk_at_work",
+            ),
+        ]
+
+
+class BulkItem(models.Model):
+    """A run of a bulk, and what became of it. seen: what it was decided on (`bulking.Seen`)."""
+
+    pk = models.CompositePrimaryKey("bulk_id", "n")
+    bulk_id = models.UUIDField()
+    n = models.IntegerField()
+    run_id = models.UUIDField()
+    run_key = models.TextField()
+    seen = models.JSONField(default=dict)
+    outcome = models.TextField()
+    why = models.TextField(default="", db_default="")
+    tries = models.IntegerField(default=0, db_default=0)
+    found_at = models.DateTimeField()
+    settled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["bulk_id", "run_id"], name="bulk_has_a_run_once"),
+            models.CheckConstraint(
+                condition=Q(outcome="waiting", settled_at__isnull=True)
+                | Q(outcome__in=["done", "skipped", "refused"], settled_at__isnull=False),
+                name="bulkitem_waits_or_is_settled",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["bulk_id", "tries", "n"],
+                condition=Q(outcome="waiting"),
+                name="bulkitem_waiting",
+            ),
+            models.Index(fields=["found_at"], name="bulkitem_by_age"),
+        ]
+
+
 class ApiKey(models.Model):
     """A key that workers and scripts call with: a salted hash, shown once when it is made."""
 

@@ -27,8 +27,9 @@ class Verdict:
 def allowed_actions(scopes: Set[str], thing: Mapping[str, Any]) -> dict[str, Verdict]:
     """What a caller with these scopes may do to a thing now, by the name of the action.
 
-    thing: `kind` is run, unit, budget, worker, alert or target. A run has `status`, `held` and
-    `live`, a unit `held` and `live`, a worker `draining` and, if it is known, `key`.
+    thing: `kind` is run, unit, budget, worker, alert, target or bulk. A run has `status`, `held`
+    and `live`, a unit `held` and `live`, a worker `draining` and, if it is known, `key`, a bulk
+    that was begun `at_work`.
     """
     verdicts = _OF_KIND[thing["kind"]](scopes, thing)
     return {verdict.action: verdict for verdict in verdicts}
@@ -111,6 +112,15 @@ def _of_target(scopes: Set[str], target: Mapping[str, Any]) -> list[Verdict]:
     return [_with(scopes, action, "admin") for action in actions]
 
 
+def _of_bulk(scopes: Set[str], bulk: Mapping[str, Any]) -> list[Verdict]:
+    """large: of more runs than an operator alone may (bulking.ALONE_MAX)."""
+    return [
+        _with(scopes, "begin", "operate"),
+        _with(scopes, "large", "override", "these are many, "),
+        _with(scopes, "stop", "operate") if bulk.get("at_work") else _not("stop", "it has ended"),
+    ]
+
+
 _OF_KIND: dict[str, Callable[[Set[str], Mapping[str, Any]], list[Verdict]]] = {
     "run": _of_run,
     "unit": _of_unit,
@@ -118,4 +128,5 @@ _OF_KIND: dict[str, Callable[[Set[str], Mapping[str, Any]], list[Verdict]]] = {
     "worker": _of_worker,
     "alert": _of_alert,
     "target": _of_target,
+    "bulk": _of_bulk,
 }

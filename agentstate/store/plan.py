@@ -24,6 +24,7 @@ from agentstate.store.commands import (
     Command,
     CommitReservation,
     CreateBudget,
+    CreateBulk,
     CreateKey,
     CreateRun,
     CreateTarget,
@@ -49,6 +50,7 @@ from agentstate.store.commands import (
     SnoozeAlert,
     Spend,
     SplitBudget,
+    StopBulk,
     Transition,
     TryTarget,
 )
@@ -72,7 +74,7 @@ class Plan:
     consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges;
     alert_rule: the one whose bounds it changes.
     api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
-    target.
+    target. bulk: that is stopped.
     """
 
     operation: str
@@ -103,6 +105,7 @@ class Plan:
     alert_rule: str | None = None
     target: str | None = None
     delivery: UUID | None = None
+    bulk: UUID | None = None
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -461,6 +464,8 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     DeleteTarget: lambda ask: Plan(operation="delete-target", target=ask.name),
     TryTarget: lambda ask: Plan(operation="try-target", target=ask.name),
     ResendDelivery: lambda ask: Plan(operation="resend-delivery", delivery=ask.delivery),
+    CreateBulk: lambda ask: Plan(operation="create-bulk", wanted={"kind": ask.kind}),
+    StopBulk: lambda ask: Plan(operation="stop-bulk", bulk=ask.bulk),
     Check: _check,
     Batch: _composite,
     ImportRun: _import,

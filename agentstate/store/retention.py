@@ -162,6 +162,17 @@ AGES: dict[str, Age] = {
         only="settled_at IS NOT NULL",
         order="id",
     ),
+    "outcomes of bulks": Age(
+        keep=timedelta(days=90), table="bulkitem", key="bulk_id, n", at="found_at"
+    ),
+    "bulks": Age(
+        keep=timedelta(days=90),
+        table="bulkaction",
+        key="id",
+        at="ended_at",
+        only="ended_at IS NOT NULL",
+        order="id",
+    ),
     "heartbeats of jobs that are no more": Age(
         keep=timedelta(days=30), table="heartbeat", key="name", at="started_at"
     ),

@@ -645,6 +645,31 @@ UPDATE agentstate_delivery SET state = 'waiting', settled_at = NULL, next_at = %
     attempts_max = attempts + %(more)s
 WHERE id = %(id)s
 """
+LOCK_BULKS = "SELECT id, state FROM agentstate_bulkaction WHERE id = ANY(%s) ORDER BY id FOR UPDATE"
+CREATE_BULK = """
+INSERT INTO agentstate_bulkaction (id, kind, filter, seen_at, shown, is_all, tags, hold_off_seconds,
+    reason, created_by, scopes, created_at, state)
+VALUES (%(id)s, %(kind)s, %(filter)s, %(seen_at)s, %(shown)s, %(is_all)s, %(tags)s,
+    %(hold_off_seconds)s, %(reason)s, %(by)s, %(scopes)s, %(at)s, %(state)s)
+"""
+# In the order in which they were picked. Of those that are gone there is no row.
+PICK_ROWS = """
+WITH picked AS (
+    INSERT INTO agentstate_bulkitem (bulk_id, n, run_id, run_key, seen, outcome, found_at)
+    SELECT %(id)s, row_number() OVER (ORDER BY t.n), r.id, r.key, t.seen, 'waiting', %(at)s
+    FROM json_to_recordset(%(rows)s) AS t (n integer, run text, seen jsonb)
+    JOIN agentstate_run r ON r.key = t.run
+    RETURNING n
+)
+UPDATE agentstate_bulkaction SET found = (SELECT count(*) FROM picked),
+    todo = (SELECT count(*) FROM picked)
+WHERE id = %(id)s
+"""
+STOP_BULK = """
+UPDATE agentstate_bulkaction SET state = 'stopped', ended_at = %(at)s, stopped_by = %(by)s,
+    stopped_why = %(why)s
+WHERE id = %(id)s AND state IN ('collecting', 'working')
+"""
 XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
 
 

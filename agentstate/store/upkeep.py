@@ -21,7 +21,7 @@ from django.db import DatabaseError, connection, transaction
 from agentstate.store.errors import Refusal
 
 # Every job and its period in seconds; `tasks/schedule.py` starts them by it. "move feed" beats for
-# the mover threads too, so not at each of its passes.
+# the mover threads too, so not at each of its passes; "work bulks" comes oftener, for who waits.
 JOBS: dict[str, int] = {
     "note lapsed leases": 5,
     "carry out deadlines": 5,
@@ -29,6 +29,7 @@ JOBS: dict[str, int] = {
     "drop dead holds": 10,
     "evaluate alerts": 15,
     "deliver alerts": 5,
+    "work bulks": 5,
     "purge what is past its age": 300,
     "drop weeks that are over": 300,
     "make partitions": 3_600,

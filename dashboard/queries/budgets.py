@@ -10,10 +10,10 @@ from uuid import UUID
 
 from django.db import connection
 
-from agentstate.store import reads, rowsql
+from agentstate.store import filters, reads, rowsql
 from agentstate.store.reads import BudgetView
 from agentstate.store.rows import BudgetRow
-from dashboard import filters, forecast
+from dashboard import forecast
 from dashboard.forecast import Burn, Forecast
 from dashboard.queries.ledgers import read_burns
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from django.db.models import F, Q
 
+from agentstate.store.filters import Filter
 from agentstate.store.payloads import RawJSON
-from dashboard.filters import Filter
+from agentstate.store.search import matching, of_keys
 from dashboard.queries.clock import at_most
 from dashboard.queries.runs import Line, describe
-from dashboard.queries.search import beyond, matching, of_keys, place, reach
+from dashboard.queries.search import beyond, place, reach
 
 PAGE_ROWS = 500
 PAGE_MS = 10_000

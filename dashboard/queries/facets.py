@@ -11,11 +11,12 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from agentstate.store.filters import Filter
 from agentstate.store.models import Budget, Lease, Run
-from dashboard.filters import Filter
+from agentstate.store.search import matching
 from dashboard.queries.clock import at_most
 from dashboard.queries.runs import refusals_of
-from dashboard.queries.search import beyond, matching, reach
+from dashboard.queries.search import beyond, reach
 
 # Counts are of so many: the newest that match. All of them when there are fewer.
 SAMPLE_RUNS = 2_000

@@ -10,13 +10,13 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from agentstate.store import filters
+from agentstate.store.filters import Clause, Filter
 from agentstate.store.models import Lease, Run, Worker
-from dashboard import filters
-from dashboard.filters import Clause, Filter
+from agentstate.store.search import kept, matching
 from dashboard.queries import receipts
 from dashboard.queries.clock import database_now
 from dashboard.queries.panels import read_panel
-from dashboard.queries.search import kept, matching
 
 SHOWN = 8
 JUMP_MS = 400

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agentstate.store import collisions, rates, reads, targets
+from agentstate.store.bulking import NAMED
 from agentstate.store.models import Lease, OperatorAction
 from agentstate.store.rates import Figures, Group
 from agentstate.store.reads import HeartbeatView
@@ -175,5 +176,7 @@ def read_hour(*, now: datetime) -> Hour:
 
 
 def read_actions() -> Sequence[OperatorAction]:
+    """The newest. Of a bulk it is the bulk, not each of its runs."""
     newest = OperatorAction.objects.select_related("run").filter(actor__startswith="person:")
+    newest = newest.exclude(request_id__startswith=NAMED)
     return list(newest.order_by("-at", "-id")[:ACTIONS_SHOWN])

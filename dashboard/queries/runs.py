@@ -14,12 +14,13 @@ from django.db import connection
 from django.db.models import Q, QuerySet
 
 from agentstate.caching import copies
+from agentstate.store import filters
 from agentstate.store.errors import CONFLICTS
 from agentstate.store.models import Budget, Lease, Run
+from agentstate.store.search import matching, of_keys
 from agentstate.store.states import TERMINAL, Status
-from dashboard import filters
 from dashboard.queries.clock import TooSlow, at_most
-from dashboard.queries.search import beyond, matching, of_keys, place, reach
+from dashboard.queries.search import beyond, place, reach
 
 PAGE_ROWS = 50
 COUNT_MAX = 10_000

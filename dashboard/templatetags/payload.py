@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from django import template
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from agentstate.store.bulking import NAMED
 from agentstate.store.models import OperatorAction
 from agentstate.store.receipts import Acted
 from dashboard import charts, past_pages, payloads
@@ -56,7 +58,19 @@ def past_page(action: OperatorAction | Acted | Try) -> str:
 
 
 @register.filter
+<<<<<<< HEAD
 def changes(action: OperatorAction | Try) -> list[dict[str, str]]:
+=======
+def bulk_page(action: OperatorAction) -> str:
+    """The page of the bulk that was begun or stopped; "" of any other action."""
+    if not action.action.startswith("bulk."):
+        return ""
+    return reverse("bulk", args=[action.object.removeprefix(NAMED)])
+
+
+@register.filter
+def changes(action: OperatorAction) -> list[dict[str, str]]:
+>>>>>>> x-bulk
     """What an action changed, name by name."""
     names = [n for n in dict.fromkeys([*action.before, *action.after]) if n not in UNCHANGING]
     return [

@@ -7,8 +7,8 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from dashboard import filters
-from dashboard.filters import Clause, Filter
+from agentstate.store import filters
+from agentstate.store.filters import Clause, Filter
 from dashboard.pages import ConsoleRequest, page
 from dashboard.queries import jump as queries
 

@@ -16,10 +16,11 @@ from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.http import require_safe
 
 from agentstate.caching import copies
+from agentstate.store import filters
+from agentstate.store.filters import Filter
 from agentstate.store.models import Run
 from agentstate.store.states import Status
-from dashboard import cursors, filters, listing
-from dashboard.filters import Filter
+from dashboard import cursors, listing
 from dashboard.listing import COLUMNS, Listing
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import facets, views

@@ -54,6 +54,8 @@ PAGES = {
     "shared budget": "/budgets/team-checkout",
     "a run's budget": "/runs/ticket-77/budgets/tokens",
     "cap": "/runs/ticket-77/budgets/tokens/cap?cap=200000",
+    "bulks": "/bulk",
+    "new bulk": "/bulk/new?q=&kind=cancel",
     "receipts": "/receipts",
     "a receipt": "/receipts?request_id=req-1",
     "never seen": "/receipts?key=nothing",
@@ -67,6 +69,7 @@ PAGES = {
 DARK = ("runs, filtered", "runs, not understood", "event", "event as JSON", "difference",
         "events, raw", "ownership", "leases",
         "unit", "reclaim a live one", "contention", "run with all", "workers", "shared budget",
+        "new bulk",
         "a receipt", "system", "rules")  # fmt: skip
 
 

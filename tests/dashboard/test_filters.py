@@ -3,8 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from dashboard import filters
-from dashboard.filters import Clause, Filter
+from agentstate.store import filters
+from agentstate.store.filters import Clause, Filter
 
 
 def test_a_filter_is_read_and_written_back_as_it_was_typed():

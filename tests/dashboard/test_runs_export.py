@@ -76,7 +76,7 @@ def test_what_is_no_format_or_no_filter_is_said(store, viewer):
 
 
 def test_a_search_without_an_index_is_exported_to_its_end(store, still_clock, viewer, monkeypatch):
-    from dashboard.queries import search
+    from agentstate.store import search
 
     monkeypatch.setattr(search, "SEARCHED_RUNS", 3)
     for number in range(10):

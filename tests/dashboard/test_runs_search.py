@@ -2,10 +2,11 @@
 
 import pytest
 
+from agentstate.store import search
 from agentstate.store.commands import NewBudget
 from agentstate.store.errors import Refusal
 from agentstate.store.payloads import RawJSON
-from dashboard.queries import facets, search
+from dashboard.queries import facets
 from tests.dashboard.reading import Page
 from tests.store.asking import event
 

@@ -18,6 +18,7 @@ WRITERS = {
     "partitions.py",
     "keys.py",
     "alerts.py",
+    "bulks.py",
     "deliveries.py",
     "retention.py",
     "repair.py",

@@ -15,6 +15,7 @@ from agentstate.store.upkeep import JOBS, FrequentBeat
 from tasks import upkeep
 from tasks.alerts import deliver_alerts, evaluate_alerts
 from tasks.app import app
+from tasks.bulks import work_bulks
 from tasks.schedule import MODULES, ROUTES, SCHEDULE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -214,7 +215,7 @@ def test_every_task_leaves_a_heartbeat_and_no_transaction_open(clock):
 
 def test_every_job_says_how_far_behind_it_is(clock):
     upkeep._MOVING = FrequentBeat("move feed")
-    for task in (*ALL, evaluate_alerts, deliver_alerts):
+    for task in (*ALL, evaluate_alerts, deliver_alerts, work_bulks):
         task()
 
     assert {beat.name: beat.behind for beat in reads.heartbeats()} == dict.fromkeys(JOBS, 0)

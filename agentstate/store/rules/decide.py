@@ -20,6 +20,7 @@ from agentstate.store.commands import (
     Command,
     CommitReservation,
     CreateBudget,
+    CreateBulk,
     CreateKey,
     CreateRun,
     CreateTarget,
@@ -45,6 +46,7 @@ from agentstate.store.commands import (
     SnoozeAlert,
     Spend,
     SplitBudget,
+    StopBulk,
     Transition,
     TryTarget,
 )
@@ -60,6 +62,7 @@ from agentstate.store.rules.deciding.budgets import (
     spend,
     split_budget,
 )
+from agentstate.store.rules.deciding.bulks import create_bulk, stop_bulk
 from agentstate.store.rules.deciding.desk import Deciding
 from agentstate.store.rules.deciding.feeds import set_checkpoint
 from agentstate.store.rules.deciding.imports import import_run
@@ -148,6 +151,8 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     DeleteTarget: delete_target,
     TryTarget: try_target,
     ResendDelivery: resend_delivery,
+    CreateBulk: create_bulk,
+    StopBulk: stop_bulk,
     Check: check,
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,

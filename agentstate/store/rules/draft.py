@@ -45,6 +45,7 @@ class Facts:
     alert, version) of those whose bounds they change.
     targets: those of alerts by name, target_count: how many there are; deliveries: the name of the
     target and what it says, of those that are to be sent again.
+    bulks: the state of those that are stopped.
     writes_per_second: the site's limit for one run, 0 for none.
     """
 
@@ -67,6 +68,7 @@ class Facts:
     targets: dict[str, TargetRow] = field(default_factory=dict)
     target_count: int = 0
     deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)
+    bulks: dict[UUID, str] = field(default_factory=dict)
     writes_per_second: int = 0
 
 

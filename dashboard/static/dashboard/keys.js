@@ -3,7 +3,7 @@
 import { follow } from "./follow.js";
 
 const OFF = "agentstate-keys-off";
-const PLACES = { h: "/", r: "/runs", l: "/leases", w: "/workers", c: "/contention", b: "/budgets", n: "/alerts", a: "/audit", s: "/system" };
+const PLACES = { h: "/", r: "/runs", l: "/leases", w: "/workers", c: "/contention", b: "/budgets", u: "/bulk", n: "/alerts", a: "/audit", s: "/system" };
 const sheet = document.getElementById("keys");
 const box = document.getElementById("keys-on");
 let after = "";

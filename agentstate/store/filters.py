@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from agentstate.store.states import TERMINAL, Status
 
@@ -35,6 +35,8 @@ _PART = re.compile(
     r'|(?P<word>"[^"]*"?|[^\s"]+)'
 )
 _SINCE = re.compile(r"(\d{1,5})([mhd])")
+# As `frozen` writes it: exact to the microsecond, and always UTC.
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 _BUDGET = re.compile(r">(\d{1,3})%?")
 _CONFLICTS = re.compile(r">(\d{1,3})")
 
@@ -110,6 +112,38 @@ def span(since: str) -> timedelta:
     return timedelta(seconds=seconds(since))
 
 
+def moment_of(since: str, now: datetime) -> datetime:
+    """From when on a `since` value that was found good asks, as of `now`."""
+    return _instant(since) or now - span(since)
+
+
+def _instant(value: str) -> datetime | None:
+    """`2026-03-02T12:40:00Z`, with up to six digits of a second; None for whatever is none."""
+    if not _INSTANT.fullmatch(value):
+        return None
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:  # such as the 30th of February
+        return None
+
+
+def frozen(wanted: Filter, now: datetime) -> Filter:
+    """The same filter with its spans as the instants that they are now: asked later, it asks for
+    the same time."""
+    clauses = (
+        replace(c, values=tuple(_as_instant(value, now) for value in c.values))
+        if c.field == "since"
+        else c
+        for c in wanted.clauses
+    )
+    return Filter(tuple(clauses))
+
+
+def _as_instant(since: str, now: datetime) -> str:
+    at = moment_of(since, now).astimezone(UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def budget_percent(value: str) -> int:
     return _more_than(_BUDGET, value)
 
@@ -165,13 +199,19 @@ def _wrong(field: str, value: str) -> str:
         return f"one of {', '.join(LEASE_STATES)}"
     if field == "overdue" and value not in YES_NO:
         return f"one of {', '.join(YES_NO)}"
-    if field == "since" and not (_SINCE.fullmatch(value) and 0 < seconds(value) <= 3650 * 86_400):
-        return "a span such as 30m, 2h or 7d"
+    if field == "since" and not _is_since(value):
+        return "a span such as 30m, 2h or 7d, or an instant such as 2026-03-02T12:40:00Z"
     if field == "budget" and not _BUDGET.fullmatch(value):
         return "a share such as >80%"
     if field == "conflicts" and not _CONFLICTS.fullmatch(value):
         return "a number such as >10, of at most three digits"
     return _storable(value)
+
+
+def _is_since(value: str) -> bool:
+    if _SINCE.fullmatch(value):
+        return 0 < seconds(value) <= 3650 * 86_400
+    return _instant(value) is not None
 
 
 def _storable(value: str) -> str:
