@@ -221,7 +221,7 @@ def read(
 
 # Two looks at the rows: as one, the buckets of every minute are too much to be added up in memory,
 # and PostgreSQL sorts all rows on disk instead.
-# What is grouped by outcome need not look at each row's outcome again, which costs more than to add.
+# What is grouped by outcome need not look at that of each row again: it costs more than to add.
 _OF_OUTCOME = """sum(count)::bigint, sum(gave_up)::bigint, sum(events)::bigint,
     sum(latency_ms)::bigint"""
 _OVER_TIME = f"""
@@ -253,8 +253,7 @@ def outcomes(*, since: datetime, until: datetime, latency: bool = True) -> dict[
     with connection.cursor() as cursor:
         cursor.execute(statement, _codes() | {"since": since, "until": until})
         return {
-            outcome: _figures_of_outcome(outcome, *counts)
-            for outcome, *counts in cursor.fetchall()
+            outcome: _figures_of_outcome(outcome, *counts) for outcome, *counts in cursor.fetchall()
         }
 
 

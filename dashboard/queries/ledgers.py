@@ -27,7 +27,7 @@ PAGE_ROWS = 50
 # Of each ledger for its rate, of all of a budget for a chart, and for deciding its requests again.
 BURN_LINES_MAX = 20_000
 COURSE_LINES_MAX = 100_000
-REPLAYED_MAX = 10_000
+REPLAYED_MAX = 6_000
 SALT = "ledger"
 NEVER = 2**63 - 1
 SLOT_MAX = 2**31 - 1

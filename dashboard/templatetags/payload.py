@@ -58,10 +58,7 @@ def past_page(action: OperatorAction | Acted | Try) -> str:
 
 
 @register.filter
-<<<<<<< HEAD
-def changes(action: OperatorAction | Try) -> list[dict[str, str]]:
-=======
-def bulk_page(action: OperatorAction) -> str:
+def bulk_page(action: OperatorAction | Acted | Try) -> str:
     """The page of the bulk that was begun or stopped; "" of any other action."""
     if not action.action.startswith("bulk."):
         return ""
@@ -69,8 +66,7 @@ def bulk_page(action: OperatorAction) -> str:
 
 
 @register.filter
-def changes(action: OperatorAction) -> list[dict[str, str]]:
->>>>>>> x-bulk
+def changes(action: OperatorAction | Try) -> list[dict[str, str]]:
     """What an action changed, name by name."""
     names = [n for n in dict.fromkeys([*action.before, *action.after]) if n not in UNCHANGING]
     return [

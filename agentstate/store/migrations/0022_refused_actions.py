@@ -11,7 +11,7 @@ from agentstate.store.migrations.sql import refused_actions as sql
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agentstate", "0020_alert_change_facts")]
+    dependencies = [("agentstate", "0021_bulks")]
 
     operations = [
         migrations.CreateModel(
