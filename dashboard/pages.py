@@ -24,6 +24,7 @@ from django_htmx.middleware import HtmxDetails
 from agentstate.caching import answers, copies
 from agentstate.store.alerts import count_firing
 from agentstate.store.callers import Circumstances
+from dashboard import timings
 from dashboard.access import Access, access_of
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import count_lapsed
@@ -107,6 +108,7 @@ def page(view: View) -> View:
 
     Partials live on the same addresses, so the answer varies by HX-Request.
     """
+    part = view.__module__.rpartition(".")[2]
 
     @wraps(view)
     def guarded(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
@@ -117,7 +119,8 @@ def page(view: View) -> View:
             if not request.access.may("read"):
                 raise PermissionDenied("Your account has no role yet. Ask an admin for one.")
             request.places = SimpleLazyObject(lambda: places(request))
-            response = view(request, *args, **named)
+            with timings.of_page(part):
+                response = view(request, *args, **named)
         add_never_cache_headers(response)
         patch_vary_headers(response, ["HX-Request"])
         return response

@@ -20,7 +20,7 @@ from dashboard.pages import circumstances, to_login
 from dashboard.queries.clock import TooSlow, at_most
 from dashboard.views import errors
 
-# A page of the admin may ask the database for so long, all of it together with what it writes.
+# Each statement of a page of the admin may take so long.
 PAGE_MS = 3_000
 SLOW = "This took too long. Narrow the list, or look at the console's own pages."
 

@@ -12,7 +12,8 @@ from django.db import connection
 
 from dashboard import cursors
 from dashboard.audit_filter import AuditFilter
-from dashboard.queries.clock import at_most
+from dashboard.queries.clock import TooSlow, at_most
+from dashboard.timings import TIMED_OUT, timed
 
 PAGE_ROWS = 50
 EXPORT_ROWS = 500
@@ -90,8 +91,13 @@ SELECT count(*) FROM (
 
 def read_page(wanted: AuditFilter, *, after: str = "", before: str = "") -> Page:
     """A page of the list; after, before: places. Raises BadCursor, TooSlow."""
-    with at_most(PAGE_MS):
-        rows = _read(wanted, limit=PAGE_ROWS + 1, after=after, before=before)
+    with timed("rows") as outcome:
+        try:
+            with at_most(PAGE_MS):
+                rows = _read(wanted, limit=PAGE_ROWS + 1, after=after, before=before)
+        except TooSlow:
+            outcome.append(TIMED_OUT)
+            raise
     more, rows = len(rows) > PAGE_ROWS, rows[:PAGE_ROWS]
     if before:
         rows.reverse()

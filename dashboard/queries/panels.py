@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import DatabaseError
+from psycopg import errors
 
 from dashboard.queries.clock import TooSlow, at_most
+from dashboard.timings import FAILED, TIMED_OUT, timed
 
 PANEL_MS = 800
 SLOW = "This part took too long and was left out. The rest of the page is not concerned."
@@ -42,12 +44,26 @@ def read_panels(
             with at_most(PANEL_MS if milliseconds is None else milliseconds):
                 while waiting:
                     name, read = waiting[0]
-                    panels[name] = Panel(found=read())
+                    panels[name] = Panel(found=_timed(name, read))
                     del waiting[0]
         except (TooSlow, DatabaseError) as failed:
             if waiting:  # not at COMMIT: then everything was read
                 panels[waiting.pop(0)[0]] = Panel(failed=_why(failed))
     return panels
+
+
+def _timed[R](name: str, read: Callable[[], R]) -> R:
+    """The read, with its time and end where System shows them."""
+    with timed(name or "one part") as outcome:
+        try:
+            return read()
+        except TooSlow:
+            outcome.append(TIMED_OUT)
+            raise
+        except DatabaseError as failed:
+            cut = isinstance(failed.__cause__, errors.QueryCanceled)
+            outcome.append(TIMED_OUT if cut else FAILED)
+            raise
 
 
 def _why(failed: Exception) -> str:

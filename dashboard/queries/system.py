@@ -17,12 +17,14 @@ TABLES_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedState:
-    """position, moved_at: of the head. waiting: rows that the mover has not taken (capped)."""
+    """position, moved_at: of the head. waiting: rows that the mover has not taken (capped).
+    counted_to: the newest minute that was counted, for charts and alerts."""
 
     position: int
     moved_at: datetime | None
     waiting: int
     oldest_at: datetime | None
+    counted_to: datetime | None
     consumers: tuple[feed.Consumer, ...]
 
     @property
@@ -34,19 +36,21 @@ FEED = """
 SELECT coalesce((SELECT position FROM agentstate_feedhead), 0),
     (SELECT moved_at FROM agentstate_feedhead),
     (SELECT count(*) FROM (SELECT 1 FROM agentstate_outbox LIMIT %s) AS waiting),
-    (SELECT at FROM agentstate_outbox ORDER BY gid LIMIT 1)
+    (SELECT at FROM agentstate_outbox ORDER BY gid LIMIT 1),
+    (SELECT max(minute) FROM agentstate_minute)
 """
 
 
 def read_feed() -> FeedState:
     with connection.cursor() as cursor:
         cursor.execute(FEED, [OUTBOX_COUNT_MAX])
-        position, moved_at, waiting, oldest_at = cursor.fetchone()
+        position, moved_at, waiting, oldest_at, counted_to = cursor.fetchone()
     return FeedState(
         position=position,
         moved_at=moved_at,
         waiting=waiting,
         oldest_at=oldest_at,
+        counted_to=counted_to,
         consumers=feed.consumers(limit=CONSUMERS_SHOWN),
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -15,6 +17,7 @@ from agentstate.store.reference import MEANINGS
 from agentstate.store.states import MOVES, OPERATOR_MOVES, Status
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import system as queries
+from dashboard.queries.broker import read_broker
 from dashboard.queries.clock import database_now
 from dashboard.queries.panels import read_panels
 
@@ -25,7 +28,9 @@ PANELS = {
     "weeks": retention.weeks,
     "partitions": queries.read_partitions,
     "database": queries.read_database,
+    "broker": read_broker,
 }
+PROCESS = f"{settings.AGENTSTATE_PROCESS} {os.getpid()}"
 
 
 @require_safe

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from django.db import OperationalError, connection
 
@@ -8,6 +10,7 @@ from agentstate.store.policy import POLICY
 from agentstate.store.states import MOVES, Status
 from agentstate.store.upkeep import JOBS
 from dashboard.queries import panels
+from dashboard.timings import NAMES_MAX, SAMPLES, TIMINGS, Timings
 from dashboard.views import system
 from tests.dashboard.reading import Page
 from tests.store.asking import rows
@@ -145,3 +148,74 @@ def test_a_week_says_what_keeps_it(store, still_clock, viewer):
     still_clock.advance(days=15)
 
     assert "1 run, such as keeps-on" in Page(viewer.get("/system")).text
+
+
+def test_a_silent_job_says_by_how_much_it_is_late(store, viewer):
+    beat("note lapsed leases", ago_seconds=125)
+    assert "late by 2m" in Page(viewer.get("/system")).text
+
+
+def test_the_broker_in_the_database_says_what_waits(store, viewer):
+    text = Page(viewer.get("/system")).text
+    assert "Broker has no tables yet pgmq, in the database" in text
+    rows("CREATE SCHEMA pgmq")
+    rows("CREATE TABLE pgmq.meta (queue_name text)")
+    assert "It has no queue yet" in Page(viewer.get("/system")).text
+    rows("INSERT INTO pgmq.meta VALUES ('default'), ('odd\"name')")
+    for name in ("default", 'odd""name'):
+        rows(f'CREATE TABLE pgmq."q_{name}" (vt timestamptz, read_ct int, enqueued_at timestamptz)')
+    rows(
+        "INSERT INTO pgmq.q_default SELECT clock_timestamp() + n * interval '1 minute', 1,"
+        " clock_timestamp() - interval '90 seconds' FROM generate_series(-1, 1) n"
+    )
+    assert "default 2 1 1m 30s" in Page(viewer.get("/system")).text
+
+
+def test_a_broker_that_is_away_fails_alone_and_keeps_its_address(store, viewer, settings):
+    settings.CELERY_BROKER_URL = "redis://:sesame@127.0.0.1:1/0"
+    page = Page(viewer.get("/system"))
+    assert "Redis" in page.text
+    assert "does not answer" in page.text
+    assert "sesame" not in page.html
+    assert "PostgreSQL 1" in page.text
+
+
+def test_the_consoles_own_reads_are_timed_by_page_and_panel(store, viewer, monkeypatch):
+    TIMINGS.forget()
+    viewer.get("/leases")
+    viewer.get("/audit")
+
+    def slow():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(30)")
+
+    monkeypatch.setattr(panels, "PANEL_MS", 200)
+    monkeypatch.setitem(system.PANELS, "weeks", slow)
+    viewer.get("/system")
+
+    lines = {(line.page, line.part): line for line in TIMINGS.read(most=100)}
+    assert (lines["leases", "board"].count, lines["leases", "board"].timeouts) == (1, 0)
+    assert lines["actions", "rows"].count == 1
+    cut = lines["system", "weeks"]
+    assert cut.timeouts == 1
+    assert cut.slowest_ms >= cut.p95_ms >= cut.p50_ms >= 200
+    assert TIMINGS.read()[0] == cut
+    text = Page(viewer.get("/system")).text
+    assert f"{system.PROCESS} since" in text
+    assert system.PROCESS.endswith(str(os.getpid()))
+    assert "system weeks 2" in text
+
+
+def test_percentiles_are_of_the_newest_reads_and_few_names_are_kept():
+    timings = Timings()
+    for ms in range(1, 101):
+        timings.note("a", ms / 1_000)
+    (line,) = timings.read()
+    assert (round(line.p50_ms), round(line.p95_ms), round(line.slowest_ms)) == (50, 95, 100)
+    for _ in range(SAMPLES):
+        timings.note("a", 0.001)
+    (line,) = timings.read()
+    assert (round(line.p95_ms), round(line.slowest_ms), line.count) == (1, 100, SAMPLES + 100)
+    for number in range(NAMES_MAX * 2):
+        timings.note(str(number), 0.1)
+    assert len(timings.read(most=10_000)) == NAMES_MAX
