@@ -12,7 +12,7 @@ from kombu import Connection
 from kombu.exceptions import KombuError
 from psycopg import sql
 
-ASK_SECONDS = 0.5
+ASK_SECONDS = 1
 COUNT_MAX = 10_000
 KINDS = {"pgmq": "pgmq, in the database", "redis": "Redis", "amqp": "RabbitMQ"}
 
@@ -85,5 +85,6 @@ def _of_tables(cursor: Any, name: str) -> Queue:
 def _outside(name: str) -> Queue:
     with Connection(settings.CELERY_BROKER_URL, connect_timeout=ASK_SECONDS) as broker:
         broker.ensure_connection(max_retries=1, timeout=ASK_SECONDS)
-        found = broker.default_channel.queue_declare(queue=name, passive=True)
+        channel: Any = broker.default_channel
+        found = channel.queue_declare(queue=name, passive=True)
         return Queue(name=name, waiting=min(found.message_count, COUNT_MAX))

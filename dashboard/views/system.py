@@ -20,6 +20,7 @@ from dashboard.queries import system as queries
 from dashboard.queries.broker import read_broker
 from dashboard.queries.clock import database_now
 from dashboard.queries.panels import read_panels
+from dashboard.timings import TIMINGS
 
 PANELS = {
     "jobs": reads.heartbeats,
@@ -47,6 +48,9 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "panels": panels,
         "silent": [job for job in panels["jobs"].found or () if job.silent],
         "due_max": retention.DUE_MAX,
+        "timings": TIMINGS.read(),
+        "timings_since": TIMINGS.since,
+        "process": PROCESS,
         "keeping_max": retention.KEEPING_MAX,
     }
     template = "system/health.html" if is_partial(request, "health") else "system/page.html"
