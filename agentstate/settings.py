@@ -7,9 +7,8 @@ from typing import Any
 
 from django.utils.csp import CSP
 
-from agentstate import env, postgres
+from agentstate import admin_look, env, postgres
 from agentstate.embedded import EmbeddedPostgres
-from dashboard.administration import look
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -84,7 +83,7 @@ CONSOLE_MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
-UNFOLD = look.UNFOLD
+UNFOLD = admin_look.UNFOLD
 # The admin looks for its middleware in MIDDLEWARE; here it is in the console's own list.
 SILENCED_SYSTEM_CHECKS = ["admin.E408", "admin.E409", "admin.E410"]
 

@@ -21,8 +21,8 @@ from agentstate import postgres
 from agentstate.embedded import PORT, EmbeddedFailure
 
 HERE = Path(__file__).resolve().parent
-# What the user's tests may have a module of the same name for.
-LEFT_OUT = {"dashboard", "tasks"}
+# What the user's tests may have a module of the same name for, and what needs these.
+LEFT_OUT = ("dashboard", "tasks", "unfold", "django.contrib.admin", "allauth")
 # Not ours to read, or read later than the settings are; AGENTSTATE_PG_BIN is meant for us.
 OURS = ("AGENTSTATE_", "CELERY_", "DATABASE_URL", "DJANGO_")
 KEPT = {"AGENTSTATE_PG_BIN"}
@@ -58,7 +58,7 @@ def settings_of(product: Any, database: str) -> dict[str, Any]:
     # The port is in the socket's name: PGPORT, for another server, must not change it.
     parts = found["DATABASE_PARTS"] | {"dbname": database, "port": str(PORT)}
     return found | {
-        "INSTALLED_APPS": [app for app in found["INSTALLED_APPS"] if app not in LEFT_OUT],
+        "INSTALLED_APPS": [app for app in found["INSTALLED_APPS"] if not app.startswith(LEFT_OUT)],
         "ROOT_URLCONF": "agentstate.ephemeral.urls",
         # The console's own are left out with it; nobody logs in here.
         "AUTHENTICATION_BACKENDS": ["django.contrib.auth.backends.ModelBackend"],
