@@ -62,7 +62,7 @@ class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
         model = User
         fields = ("is_active",)
         labels = {"is_active": "May sign in"}
-        help_texts = {"is_active": "Their sessions end with their next request."}
+        help_texts = {"is_active": "Switched off, their sessions end with the next request."}
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

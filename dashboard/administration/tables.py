@@ -107,7 +107,7 @@ class Terms(Reader):
         found: datetime = term.began_at
         return found
 
-    @admin.display(description="ended", empty_value="goes on")
+    @admin.display(description="until", empty_value="goes on")
     def until(self, term: Any) -> datetime | None:
         found: datetime | None = term.until_at
         return found
