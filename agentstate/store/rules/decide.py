@@ -50,6 +50,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
+from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
 from agentstate.store.rules.deciding.alerts import acknowledge_alert, change_rule, snooze_alert
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
@@ -75,6 +76,7 @@ from agentstate.store.rules.deciding.leases import (
     release_lease,
     renew_lease,
 )
+from agentstate.store.rules.deciding.people import end_sessions, make_first_admin, set_role
 from agentstate.store.rules.deciding.runs import (
     append,
     brake_run,
@@ -157,6 +159,9 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,
     NoteRefused: note_refused,
+    SetRole: set_role,
+    EndSessions: end_sessions,
+    MakeFirstAdmin: make_first_admin,
     CreateKey: create_key,
     RevokeKey: revoke_key,
 }
