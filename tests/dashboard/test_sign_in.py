@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client, override_settings
 
 from agentstate.store import retention
+from agentstate.store.models import OperatorAction
 from dashboard.models import Try
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
@@ -112,7 +113,7 @@ def with_app(client, name="ana"):
     return secret
 
 
-def test_a_second_step_is_asked_for_once_it_is_there(db):
+def test_a_second_step_is_asked_for_once_it_is_there(transactional_db):
     ana = person("ana", "viewer")
     first = Client()
     sign_in(first)
@@ -145,6 +146,13 @@ def test_a_second_step_is_asked_for_once_it_is_there(db):
     assert first.post("/account/app/off")["Location"] == "/account"
     assert not Authenticator.objects.exists()
     assert sign_in(Client())["Location"] == "/"
+    told = list(OperatorAction.objects.order_by("id").values_list("actor", "action", "after"))
+    assert told == [
+        ("person:ana", "person.second-step-added", {"kind": "totp"}),
+        ("person:ana", "person.second-step-added", {"kind": "recovery_codes"}),
+        ("person:ana", "person.second-step-removed", {"kind": "totp"}),
+        ("person:ana", "person.second-step-removed", {"kind": "recovery_codes"}),
+    ]
 
 
 def test_a_secret_that_cannot_be_opened_lets_nobody_in(db):
@@ -170,7 +178,7 @@ def settings_key():
     return settings.SECRET_KEY
 
 
-def test_another_password_ends_the_other_sessions(db):
+def test_another_password_ends_the_other_sessions(transactional_db):
     person("ana", "viewer")
     here, there = Client(), Client()
     sign_in(here)
@@ -180,6 +188,7 @@ def test_another_password_ends_the_other_sessions(db):
     assert here.post("/account/password", {"oldpassword": "pass-ana"} | new).url == "/account"
     assert here.get("/runs").status_code == 200
     assert there.get("/runs").status_code == 302
+    assert OperatorAction.objects.get().action == "person.password"
 
 
 def test_odd_input_is_an_answer(db):

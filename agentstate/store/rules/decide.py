@@ -50,7 +50,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
-from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
+from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
 from agentstate.store.rules.deciding.alerts import acknowledge_alert, change_rule, snooze_alert
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
@@ -76,7 +76,12 @@ from agentstate.store.rules.deciding.leases import (
     release_lease,
     renew_lease,
 )
-from agentstate.store.rules.deciding.people import end_sessions, make_first_admin, set_role
+from agentstate.store.rules.deciding.people import (
+    end_sessions,
+    make_first_admin,
+    note_change,
+    set_role,
+)
 from agentstate.store.rules.deciding.runs import (
     append,
     brake_run,
@@ -162,6 +167,7 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     SetRole: set_role,
     EndSessions: end_sessions,
     MakeFirstAdmin: make_first_admin,
+    NoteChange: note_change,
     CreateKey: create_key,
     RevokeKey: revoke_key,
 }
