@@ -35,7 +35,9 @@ from dashboard.access import ROLE_OF, Access, access_of
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import count_lapsed
 
-OPERATION_CHARS = 100
+ACTION_CHARS = 100
+# Of an address, what names the thing that it is about.
+THINGS = ("name", "rule", "bulk", "delivery", "number")
 
 
 class ConsoleRequest(HttpRequest):
@@ -170,24 +172,25 @@ def check(request: ConsoleRequest) -> None:
 
 
 def refuse(request: ConsoleRequest, scope: str, text: str = "") -> NoReturn:
-    """Say no to who lacks a scope, and write the try down among the refusals. Raises
-    PermissionDenied."""
+    """Say no to who lacks a scope; the try stands in the audit, and of a run or unit among its
+    refusals as well. Raises PermissionDenied."""
     match = request.resolver_match
-    named = match.kwargs if match else {}
-    operation = (match.url_name if match else None) or "console"
-    if "action" in named and operation.endswith("act"):
-        operation = f"{operation.removesuffix('act')}{named['action']}"[:OPERATION_CHARS]
-    with suppress(Refusal):  # the answer is no either way
-        store.execute(
-            NoteRefused(
-                operation=operation,
-                scopes=(scope,),
-                run=legal(names.check_run_key, named.get("key")),
-                unit=legal(names.check_unit, named.get("unit")),
-            ),
-            by=request.access.caller,
-            under=circumstances(request),
-        )
+    parts = match.kwargs if match else {}
+    name = (match.url_name if match else None) or "console"
+    if "action" in parts and name.endswith("act"):
+        name = f"{name.removesuffix('act')}{parts['action']}"[:ACTION_CHARS]
+    action = rights.ACTIONS.get(name, name)
+    by, under = request.access.caller, circumstances(request)
+    run = legal(names.check_run_key, parts.get("key"))
+    unit = legal(names.check_unit, parts.get("unit"))
+    if run or unit:
+        ask = NoteRefused(operation=action, scopes=(scope,), run=run, unit=unit)
+        with suppress(Refusal):  # the answer is no either way
+            store.execute(ask, by=by, under=under)
+    elif request.method not in ("GET", "HEAD"):
+        named = request.POST.get("name", "")  # of what was to be made
+        thing = next((str(parts[one]) for one in THINGS if one in parts), named)
+        store.record_refused_action(by=by, action=action, thing=thing, under=under)
     raise PermissionDenied(text or why(scope))
 
 

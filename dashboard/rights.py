@@ -28,6 +28,7 @@ _READ = Line("read")
 _OPERATE = Line("read", "operate")
 _OVERRIDE = Line("read", "override")
 _ADMIN = Line("read", "admin")
+_OF_ADMIN = Line("admin", "admin")
 _OPEN = Line(EVERYBODY)
 _OWN = Line(PERSON, PERSON)
 
@@ -101,8 +102,22 @@ LINES: dict[str, Line] = {
     "receipts": _READ,
     "bundles": Line("read", "read", "the file is read, and nothing stored"),
     "audit": _READ,
+    "audit/-/new": _READ,
+    "audit/-/export": _READ,
+    "bulk": _READ,
+    "bulk/new": Line("read", "read", "to begin: operate, of more than 50 override"),
+    "bulk/<str:bulk>": _READ,
+    "bulk/<str:bulk>/stop": _OPERATE,
+    "bulk/<str:bulk>/outcomes.csv": _READ,
     "system": _READ,
+    "keys": Line("admin"),
+    "keys/-/new": _OF_ADMIN,
+    "keys/<str:name>/revoke": _OF_ADMIN,
     "people/<str:name>/sign-out": _ADMIN,
+    "people/<str:name>/link": _OF_ADMIN,
+    "password/<str:uidb64>/<str:token>": Line(EVERYBODY, EVERYBODY, "with a link of an admin"),
+    "admin": Line(EVERYBODY, EVERYBODY, "it only leads to the next line"),
+    "admin/": Line("admin", "admin", "and every address below it"),
     "live/console": _READ,
     # Programs' own: with a key, or for everybody.
     "live/v1/runs/<str:key>/events": Line("key: read"),
@@ -115,4 +130,35 @@ LINES: dict[str, Line] = {
     "metrics": Line("key: read"),
     "problems/": _OPEN,
     "problems/<str:code>": _OPEN,
+}
+
+# What the audit calls it, where it is not the address's own name.
+ACTIONS = {
+    "run-pause": "run.paused",
+    "run-resume": "run.running",
+    "run-cancel": "run.cancelled",
+    "run-signal": "run.signalled",
+    "run-brake": "run.braked",
+    "run-edit": "run.changed",
+    "run-keep": "run.changed",
+    "reclaim": "lease.reclaimed",
+    "budget-cap": "budget.cap-changed",
+    "run-budget-cap": "budget.cap-changed",
+    "worker-drain": "worker.drained",
+    "worker-stop-draining": "worker.undrained",
+    "worker-revoke-key": "key.revoked",
+    "acknowledge": "alert.acknowledged",
+    "snooze": "alert.snoozed",
+    "bounds": "alert-rule.changed",
+    "target-new": "target.created",
+    "target-test": "target.tested",
+    "target-change": "target.changed",
+    "target-rotate": "target.secret-rotated",
+    "target-delete": "target.deleted",
+    "delivery": "delivery.resent",
+    "bulk-stop": "bulk.stopped",
+    "key-new": "key.created",
+    "key-revoke": "key.revoked",
+    "person-link": "person.link-made",
+    "person-sign-out": "person.signed-out",
 }

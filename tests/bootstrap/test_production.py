@@ -46,7 +46,7 @@ def test_check_deploy_is_clean_in_production_and_not_without_https(tmp_path):
     asked = ("manage.py", "check", "--deploy", "--fail-level", "WARNING")
     done = run_in(PRODUCTION, tmp_path, *asked)
     assert done.returncode == 0, done.stderr
-    assert "no issues (3 silenced)" in done.stdout
+    assert "no issues (6 silenced)" in done.stdout
     pages = run_in(PRODUCTION, tmp_path, "-c", OF_THE_PAGES)
     assert pages.returncode == 0, pages.stdout + pages.stderr
     plain = run_in({"AGENTSTATE_DEBUG": "1"}, tmp_path, "-c", OF_THE_PAGES)
