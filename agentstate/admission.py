@@ -61,6 +61,8 @@ RETRY_AFTER = {Kind.LISTS: 5, Kind.FEED: 3, Kind.WRITES: 2} | dict.fromkeys(
 _ONE_THING = re.compile(
     r"/api/v1/(?:(?:runs|leases|budgets)/[^/]+|runs/[^/]+/budgets/[^/]+|receipts|time)"
 )
+# Where a password or a code is checked.
+_HASHES = re.compile(r"/(?:login(?:/|$)|setup$|account/password$)")
 _ENDS = re.compile(r"/(?:renew|release|commit)$")
 _MAY_END = re.compile(r"/api/v1/(?:batch|runs/[^/]+/(?:events|transitions))")
 # Only a hint: a body that has this text elsewhere is let in with those that end a run.
@@ -73,7 +75,7 @@ def kind_of(method: str, path: str, body: bytes | None = None) -> Kind:
         return _read_of(path) if method in ("GET", "HEAD") else _write_of(path, body)
     if path.startswith("/health/") or path == "/metrics":
         return Kind.VITAL
-    return Kind.LOGIN if path == "/login" and method == "POST" else Kind.PAGES
+    return Kind.LOGIN if method == "POST" and _HASHES.match(path) else Kind.PAGES
 
 
 def _read_of(path: str) -> Kind:

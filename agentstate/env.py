@@ -12,12 +12,14 @@ from collections.abc import Collection
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 CACHES = "django.core.cache.backends"
 CACHE_SECONDS = 0.25
 YES = frozenset({"1", "true", "yes", "on"})
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 NO = frozenset({"0", "false", "no", "off"})
+ROLES = ("viewer", "operator", "senior", "admin")
 BROKERS = ("pgmq", "amqp", "amqps", "redis", "rediss")
 
 # The store's rules, which need Django to be imported; a test holds the two against each other.
@@ -153,6 +155,14 @@ def words(name: str, *, default: tuple[str, ...] = ()) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()] if value else list(default)
 
 
+def secrets(name: str, *, at_least: int) -> list[str]:
+    """Secrets with commas between them, each at least so many characters long."""
+    found = words(name)
+    if any(len(one) < at_least for one in found):
+        raise BadSetting(name, "", f"at least {at_least} characters each", secret=True)
+    return found
+
+
 def origins(name: str) -> list[str]:
     """A list of origins such as https://console.example.org, separated by commas."""
     found = words(name)
@@ -179,6 +189,27 @@ def origin(name: str) -> str:
     if len(found) > 1:
         raise BadSetting(name, text(name), "one origin like https://console.example.org, no path")
     return found[0] if found else ""
+
+
+def issuer(name: str) -> str:
+    """Where an OpenID Connect provider is: https, or http on this machine alone."""
+    value = text(name).rstrip("/")
+    parts = urlsplit(value)
+    local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if value and not ((parts.scheme == "https" or local) and parts.hostname and not parts.query):
+        raise BadSetting(name, value, "an address like https://sso.example.org/realms/ops")
+    return value
+
+
+def roles(name: str) -> dict[str, str]:
+    """A role for each of several groups of somebody else's: `sre=operator,platform=admin`."""
+    found: dict[str, str] = {}
+    for word in words(name):
+        group, _, role = word.rpartition("=")
+        if not group or role not in ROLES:
+            raise BadSetting(name, word, f"group=role with commas, a role of {', '.join(ROLES)}")
+        found[group.strip()] = role
+    return found
 
 
 def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:

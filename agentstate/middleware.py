@@ -133,6 +133,19 @@ class ConsoleStack:
                     return response
         return None
 
+    def process_exception(
+        self, request: HttpRequest, exception: Exception
+    ) -> HttpResponseBase | None:
+        """Ask the layers whether one of them answers for what a view raised (signing in)."""
+        if is_short(request):
+            return None
+        for layer in reversed(self.layers):
+            if answer := getattr(layer, "process_exception", None):
+                response: HttpResponseBase | None = answer(request, exception)
+                if response is not None:
+                    return response
+        return None
+
 
 class Compression(GZipMiddleware):
     """Pages and their files are compressed for whoever accepts it, a list to an eighth.

@@ -1,5 +1,6 @@
 """Django's settings. What a site may change comes from the environment, by way of env.py."""
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -40,6 +41,8 @@ def kept_secret_key() -> str:
 
 # Signs sessions and cursors. Changing it logs everybody out; several machines need the same one.
 SECRET_KEY = env.text("AGENTSTATE_SECRET_KEY", secret=True, at_least=32) or kept_secret_key()
+# Former ones: what they signed and sealed stays good, so that the key can be changed.
+SECRET_KEY_FALLBACKS = env.secrets("AGENTSTATE_SECRET_KEY_FALLBACKS", at_least=32)
 # Pages with settings and stack traces for whoever causes an error: on a developer's machine only.
 DEBUG = env.flag("AGENTSTATE_DEBUG", default=False)
 # The names under which the console may be reached. Loopback only, unless said otherwise.
@@ -48,6 +51,9 @@ ALLOWED_HOSTS = env.words("AGENTSTATE_HOSTS", default=("localhost", "127.0.0.1",
 CSRF_TRUSTED_ORIGINS = env.origins("AGENTSTATE_ORIGINS")
 # True behind a proxy that speaks HTTPS and sets X-Forwarded-Proto: cookies only over HTTPS, HSTS.
 HTTPS = env.flag("AGENTSTATE_HTTPS", default=False)
+# How many proxies of ours add to X-Forwarded-For: whose sign-ins are counted together. Too few: all
+# people are one address. Too many: whoever sends such a header chooses what they are counted as.
+PROXIES = env.integer("AGENTSTATE_PROXIES", default=1 if HTTPS else 0, at_least=0, at_most=10)
 # A second web process, loaded and idle, that begins the moment the first one dies.
 AGENTSTATE_STANDBY = env.flag("AGENTSTATE_STANDBY", default=True)
 
@@ -65,6 +71,11 @@ INSTALLED_APPS = [
     "django.contrib.postgres",
     "django_htmx",
     "heroicons",
+    "allauth",
+    "dashboard.sign_in_app.SignIn",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
 ]
 
 # Every request passes these two, and those of the console CONSOLE_MIDDLEWARE (middleware.py).
@@ -80,6 +91,7 @@ CONSOLE_MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
@@ -206,16 +218,96 @@ PASSWORD_RESET_TIMEOUT = 86_400
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
+
+# Signing in (django-allauth): a name and a password, a second factor for who wants one, and an
+# OpenID Connect provider if there is one. Nobody signs up. Tries are counted by dashboard/tries.py,
+# so allauth's own counters, which each process would keep for itself, are off.
+ACCOUNT_ADAPTER = "dashboard.sign_in.Accounts"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_SIGNUP_ENABLED = False
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_LOGOUT_REDIRECT_URL = "login"
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_RATE_LIMITS = False
+# What protects an account is changed only by who has just shown that it is theirs.
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 300
+MFA_ALLOW_UNVERIFIED_EMAIL = True
+MFA_ADAPTER = "dashboard.sign_in.Factors"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_FORMS = {
+    "authenticate": "dashboard.sign_in.SecondFactor",
+    "reauthenticate": "dashboard.sign_in.SecondFactorAgain",
+}
+MFA_RATE_LIMITS = False
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+MFA_TOTP_ISSUER = "agentstate"
+MFA_TOTP_TOLERANCE = 1
+# A browser gives a security key no other origin; without HTTPS it is one only of this machine.
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not HTTPS
+
+# The provider; its groups give roles, and nothing else does: whoever is in none of these is not let
+# in. Without an issuer there is no such way to sign in.
+OIDC_ISSUER = env.issuer("AGENTSTATE_OIDC_ISSUER")
+OIDC_CLIENT_ID = env.text("AGENTSTATE_OIDC_CLIENT_ID")
+OIDC_ROLES = env.roles("AGENTSTATE_OIDC_ROLES")
+OIDC_GROUPS_CLAIM = env.text("AGENTSTATE_OIDC_GROUPS_CLAIM", default="groups")
+OIDC_NAME = env.text("AGENTSTATE_OIDC_NAME", default="single sign-on")
+# Whom it knows is known as its own: another issuer's people are others, whatever they are called.
+OIDC_PROVIDER = f"oidc-{hashlib.sha256(OIDC_ISSUER.encode()).hexdigest()[:12]}"
+SOCIALACCOUNT_ADAPTER = "dashboard.oidc.Providers"
+SOCIALACCOUNT_LOGIN_ON_GET = True
+SOCIALACCOUNT_STORE_TOKENS = False
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": OIDC_PROVIDER,
+                "name": OIDC_NAME,
+                "client_id": OIDC_CLIENT_ID,
+                "secret": env.text("AGENTSTATE_OIDC_CLIENT_SECRET", secret=True),
+                "settings": {"server_url": OIDC_ISSUER},
+            }
+        ]
+        if OIDC_ISSUER
+        else [],
+    }
+}
+
 SESSION_ENGINE = "dashboard.sessions"
 AUTHENTICATION_BACKENDS = ["dashboard.sessions.Backend"]
 SESSION_COOKIE_NAME = "agentstate_session"
-SESSION_COOKIE_AGE = 12 * 3600
+# From the login on; then the password is asked again. Shorter: people sign in more often. Longer: a
+# cookie that was stolen is good for longer.
+SESSION_COOKIE_AGE = env.seconds(
+    "AGENTSTATE_SESSION_SECONDS", default=12 * 3_600, at_least=60, at_most=30 * 86_400
+)
+# Unused for so long. An open page that refreshes is a use, and rests after an hour without a touch.
+SESSION_IDLE_SECONDS = env.seconds(
+    "AGENTSTATE_SESSION_IDLE_SECONDS", default=2 * 3_600, at_least=60, at_most=30 * 86_400
+)
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "agentstate_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_FAILURE_VIEW = "dashboard.views.errors.forged"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
+# What comes over plain HTTP all the same goes to HTTPS; the API and health checks do not pass here.
+SECURE_SSL_REDIRECT = HTTPS
+SILENCED_SYSTEM_CHECKS = [
+    # These look for their middleware in MIDDLEWARE; it is in CONSOLE_MIDDLEWARE. A test asks them
+    # again with that in its place (tests/bootstrap/test_production.py).
+    "security.W001",
+    "security.W002",
+    "security.W003",
+    "admin.E408",
+    "admin.E409",
+    "admin.E410",
+    # Preloading is asked for by the owner of a whole domain, not by a console in it.
+    "security.W021",
+]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
@@ -230,6 +322,9 @@ SECURE_CSP: dict[str, list[str]] = {
     "form-action": [CSP.SELF],
     "frame-ancestors": [CSP.NONE],
 }
+
+# Whether the role viewer shows what agents sent: data of events, attrs and results.
+VIEWERS_SEE_PAYLOADS = env.flag("AGENTSTATE_VIEWERS_SEE_PAYLOADS", default=True)
 
 # Of runs that are created without saying so. Retention counts from the end of a run; unset keeps
 # runs for ever. Shorter: less to look back on. A budget that a run does not bring gets this cap.

@@ -10,21 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group, User
 
 from agentstate.store import permits
-from agentstate.store.callers import Caller
+from agentstate.store.callers import ROLES, Caller
 from agentstate.store.permits import DEEDS, MOVES, Verdict
 
 __all__ = ["DEEDS", "MOVES", "NEEDS_ADMIN", "ROLES", "Access", "Verdict", "allowed_actions"]
 
-# From the least to the most; each has what the one before it has.
-ROLES: dict[str, frozenset[str]] = {
-    "viewer": frozenset({"read", "payloads"}),
-    "operator": frozenset({"read", "payloads", "operate"}),
-    "senior": frozenset({"read", "payloads", "operate", "override"}),
-    "admin": frozenset({"read", "payloads", "operate", "override", "admin"}),
-}
 NO_ROLE = "no role"
 
 
@@ -61,7 +55,10 @@ def access_of(user: AbstractBaseUser | AnonymousUser) -> Access:
         return Access(name="", role=NO_ROLE, scopes=frozenset())
     held = {"admin"} if user.is_superuser else _groups(user)
     role = next((role for role in reversed(ROLES) if role in held), NO_ROLE)
-    return Access(name=user.get_username(), role=role, scopes=ROLES.get(role, frozenset()))
+    scopes = ROLES.get(role, frozenset())
+    if role == "viewer" and not settings.VIEWERS_SEE_PAYLOADS:
+        scopes -= {"payloads"}
+    return Access(name=user.get_username(), role=role, scopes=scopes)
 
 
 def _groups(user: User) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -9,7 +10,7 @@ from django.contrib.auth.models import Group
 from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.sessions.base_session import AbstractBaseSession, BaseSessionManager
 from django.db import models
-from django.db.models import OuterRef, Q, QuerySet
+from django.db.models import Func, OuterRef, Q, QuerySet, Value
 
 from dashboard import listing
 from dashboard.listing import Listing
@@ -74,6 +75,13 @@ class Look(models.Model):
     before_at = models.DateTimeField(null=True)
 
 
+class DatabaseNow(Func):
+    """The one clock that decides."""
+
+    function = "agentstate_now"
+    output_field = models.DateTimeField()
+
+
 class SessionsWithPeople(BaseSessionManager["Session"]):
     """Sessions as they are asked for: with the person and the names of their groups."""
 
@@ -82,18 +90,72 @@ class SessionsWithPeople(BaseSessionManager["Session"]):
         found: QuerySet[Session] = super().get_queryset().select_related("user")
         return found.annotate(roles=ArraySubquery(groups))
 
+    def going_on(self) -> QuerySet[Session]:
+        """Those within both limits, each with whether its last use is to be noted again."""
+        idle, absolute = session_limits()
+        now = DatabaseNow()
+        return self.filter(
+            seen_at__gt=now - Value(idle), started_at__gt=now - Value(absolute)
+        ).annotate(unmarked=Q(seen_at__lt=now - Value(SEEN_AGAIN)))
+
+
+def session_limits() -> tuple[timedelta, timedelta]:
+    """How long a session may rest, and how long it may be at all."""
+    return (
+        timedelta(seconds=settings.SESSION_IDLE_SECONDS),
+        timedelta(seconds=settings.SESSION_COOKIE_AGE),
+    )
+
+
+# A use is noted to the minute, or better where that would be much of the limit.
+SEEN_AGAIN = timedelta(seconds=min(60, settings.SESSION_IDLE_SECONDS // 10))
+
 
 class Session(AbstractBaseSession):
-    """A session at the console. Who is removed takes their sessions along."""
+    """A session at the console. Who is removed takes their sessions along.
 
+    started_at, seen_at: when it began and was last used; by these, and not by Django's expire_date,
+    it is decided whether it goes on.
+    """
+
+    started_at = models.DateTimeField(db_default=DatabaseNow())
+    seen_at = models.DateTimeField(db_default=DatabaseNow())
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="sessions"
     )
 
     objects = SessionsWithPeople()  # type: ignore[misc]
 
+    def save(self, *, force_update: bool = False, **named: Any) -> None:
+        """What is kept in it and whose it is; when it began stays."""
+        changed = ["session_data", "user"] if force_update else None
+        super().save(force_update=force_update, update_fields=changed, **named)
+
     @classmethod
     def get_session_store_class(cls) -> Any:
         from dashboard.sessions import SessionStore
 
         return SessionStore
+
+
+class Try(models.Model):
+    """How often something secret was tried of late: of one name, or from one address.
+
+    what: a digest, so that the table tells nobody's name. until: when counting begins anew.
+    """
+
+    what = models.CharField(max_length=64, primary_key=True)
+    tries = models.IntegerField()
+    until = models.DateTimeField()
+
+
+class SetupCode(models.Model):
+    """The one row that opens the first-run page: the digest of the code that the last start
+    printed. Nobody can read the code from it."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    digest = models.CharField(max_length=64)
+    made_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="setup_has_one_code")]

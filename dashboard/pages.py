@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 from django.conf import settings
@@ -21,13 +22,22 @@ from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
 
+from agentstate import store
 from agentstate.caching import answers, copies
 from agentstate.store.alerts import count_firing
 from agentstate.store.callers import Circumstances
-from dashboard import timings
-from dashboard.access import Access, access_of
+from agentstate.store.commands import NoteRefused
+from agentstate.store.errors import Refusal
+from agentstate.store.rules import names
+from agentstate.store.rules.names import legal
+from dashboard import rights, timings
+from dashboard.access import ROLE_OF, Access, access_of
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import count_lapsed
+
+ACTION_CHARS = 100
+# Of an address, what names the thing that it is about.
+THINGS = ("name", "rule", "bulk", "delivery", "number")
 
 
 class ConsoleRequest(HttpRequest):
@@ -116,8 +126,7 @@ def page(view: View) -> View:
             response: HttpResponseBase = to_login(request)
         else:
             request.access = access_of(request.user)
-            if not request.access.may("read"):
-                raise PermissionDenied("Your account has no role yet. Ask an admin for one.")
+            check(request)
             request.places = SimpleLazyObject(lambda: places(request))
             with timings.of_page(part):
                 response = view(request, *args, **named)
@@ -126,6 +135,69 @@ def page(view: View) -> View:
         return response
 
     return guarded
+
+
+def own(view: View) -> View:
+    """A page about who looks at it: for everybody who is logged in, also without a role."""
+
+    @wraps(view)
+    def guarded(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            response: HttpResponseBase = to_login(request)
+        else:
+            request.access = access_of(request.user)
+            seen = request.access.may("read")
+            request.places = SimpleLazyObject(lambda: places(request)) if seen else []
+            response = view(request, *args, **named)
+        add_never_cache_headers(response)
+        return response
+
+    return guarded
+
+
+def check(request: ConsoleRequest) -> None:
+    """Whether the address is for them (rights.py). Raises PermissionDenied, written down.
+
+    What is more than a scope, say whether a holder is live, the store says under its locks.
+    """
+    if not request.access.may("read"):
+        refuse(request, "read", "Your account has no role yet. Ask an admin for one.")
+    match = request.resolver_match
+    line = rights.LINES.get(match.route) if match else None
+    if line is None:
+        return
+    scope = line.post if request.method == "POST" else line.get
+    if scope is not None and scope != rights.PERSON and not request.access.may(scope):
+        refuse(request, scope)
+
+
+def refuse(request: ConsoleRequest, scope: str, text: str = "") -> NoReturn:
+    """Say no to who lacks a scope; the try stands in the audit, and of a run or unit among its
+    refusals as well. Raises PermissionDenied."""
+    match = request.resolver_match
+    parts = match.kwargs if match else {}
+    name = (match.url_name if match else None) or "console"
+    if "action" in parts and name.endswith("act"):
+        name = f"{name.removesuffix('act')}{parts['action']}"[:ACTION_CHARS]
+    action = rights.ACTIONS.get(name, name)
+    by, under = request.access.caller, circumstances(request)
+    run = legal(names.check_run_key, parts.get("key"))
+    unit = legal(names.check_unit, parts.get("unit"))
+    if run or unit:
+        ask = NoteRefused(operation=action, scopes=(scope,), run=run, unit=unit)
+        with suppress(Refusal):  # the answer is no either way
+            store.execute(ask, by=by, under=under)
+    elif request.method not in ("GET", "HEAD"):
+        named = request.POST.get("name", "")  # of what was to be made
+        thing = next((str(parts[one]) for one in THINGS if one in parts), named)
+        store.record_refused_action(by=by, action=action, thing=thing, under=under)
+    raise PermissionDenied(text or why(scope))
+
+
+def why(scope: str) -> str:
+    if scope == "payloads":
+        return "Your role does not show payloads."
+    return f"This needs the role {ROLE_OF[scope]}."
 
 
 class _NotShared(Exception):

@@ -10,13 +10,16 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends import db
 from django.contrib.sessions.base_session import AbstractBaseSession
+from django.db.models import QuerySet
 
-from dashboard.models import Session
+from agentstate.store import retention
+from dashboard.models import DatabaseNow, Session
 
 # Set by every look at a session and taken by the next question for a person, so that what one
 # request has read never answers another's.
@@ -30,11 +33,37 @@ class SessionStore(db.SessionStore):
     def get_model_class(cls) -> type[Session]:
         return Session
 
+    def _get_session_from_db(self) -> Session | None:
+        """The session, if it goes on; that it was used is noted."""
+        found = _going_on(self.session_key).first() if self.session_key else None
+        if found is None:
+            self._session_key = None
+        elif found.unmarked:  # type: ignore[attr-defined]  # annotated
+            _same(found).update(seen_at=DatabaseNow())
+        return found
+
+    async def _aget_session_from_db(self) -> Session | None:
+        found = await _going_on(self.session_key).afirst() if self.session_key else None
+        if found is None:
+            self._session_key = None
+        elif found.unmarked:  # type: ignore[attr-defined]  # annotated
+            await _same(found).aupdate(seen_at=DatabaseNow())
+        return found
+
+    @classmethod
+    def clear_expired(cls) -> None:
+        """As Django asks for it; the upkeep does it anyway."""
+        retention.purge("sessions")
+
+    @classmethod
+    async def aclear_expired(cls) -> None:
+        await sync_to_async(cls.clear_expired)()
+
     def load(self) -> dict[str, Any]:
-        return self._read(self._get_session_from_db())  # type: ignore[attr-defined]
+        return self._read(self._get_session_from_db())
 
     async def aload(self) -> dict[str, Any]:
-        return self._read(await self._aget_session_from_db())  # type: ignore[attr-defined]
+        return self._read(await self._aget_session_from_db())
 
     def _read(self, found: Session | None) -> dict[str, Any]:
         person = found.user if found else None
@@ -48,6 +77,14 @@ class SessionStore(db.SessionStore):
 
     async def acreate_model_instance(self, data: dict[str, Any]) -> Session:
         return _with_person(await super().acreate_model_instance(data), data)
+
+
+def _going_on(key: str) -> QuerySet[Session]:
+    return Session.objects.going_on().filter(session_key=key)
+
+
+def _same(found: Session) -> QuerySet[Session]:
+    return Session.objects.filter(session_key=found.session_key).order_by()
 
 
 def _with_person(session: AbstractBaseSession, data: dict[str, Any]) -> Session:

@@ -1,13 +1,23 @@
 """The console's addresses."""
 
+from typing import Any
+
+from allauth.account import views as sign_in
+from allauth.mfa.base import views as factors
+from allauth.mfa.recovery_codes import views as recovery
+from allauth.mfa.totp import views as totp
+from allauth.mfa.webauthn import views as webauthn
+from django.conf import settings
 from django.contrib.auth.views import LogoutView
-from django.urls import path
+from django.urls import URLPattern, path
 from django.views.generic import RedirectView
 
+from dashboard import oidc
 from dashboard.administration import people as _people  # noqa: F401  what it registers
 from dashboard.administration import tables as _tables  # noqa: F401
 from dashboard.administration.site import site
 from dashboard.views import (
+    account,
     actions,
     alerts,
     bounds,
@@ -28,16 +38,49 @@ from dashboard.views import (
     runs,
     saved,
     session,
+    setup,
     story,
     system,
     targets,
     workers,
 )
 
+
+def named(route: str, view: Any, *names: str, **parts: str) -> list[URLPattern]:
+    """One address under several names: allauth's pages look for each other by their own."""
+    return [path(route, view, parts, name=name) for name in names]
+
+
+PROVIDER = {"provider_id": settings.OIDC_PROVIDER}
+SIGN_IN = [
+    path("setup", setup.show, name="setup"),
+    *named("login", session.Login.as_view(), "login", "account_login"),
+    *named("logout", LogoutView.as_view(), "logout", "account_logout"),
+    path("login/second", factors.authenticate, name="mfa_authenticate"),
+    path("login/again", account.guarded(sign_in.reauthenticate), name="account_reauthenticate"),
+    path("login/again/second", account.guarded(factors.reauthenticate), name="mfa_reauthenticate"),
+    path("login/again/key", account.guarded(webauthn.reauthenticate_webauthn),
+         name="mfa_reauthenticate_webauthn"),
+    *named("login/oidc", oidc.begin, "begin-oidc", "openid_connect_login", **PROVIDER),
+    *named("login/oidc/done", oidc.end, "openid_connect_callback", **PROVIDER),
+    *named("account", account.show, "account", "mfa_index", "mfa_list_webauthn"),
+    path("account/password", account.guarded(account.Password.as_view()),
+         name="account_change_password"),
+    path("account/sign-out", account.sign_out_everywhere, name="sign-out-everywhere"),
+    path("account/app", account.guarded(totp.activate_totp), name="mfa_activate_totp"),
+    path("account/app/off", account.guarded(totp.deactivate_totp), name="mfa_deactivate_totp"),
+    path("account/keys/new", account.guarded(webauthn.add_webauthn), name="mfa_add_webauthn"),
+    path("account/keys/<int:pk>/remove", account.guarded(webauthn.remove_webauthn),
+         name="mfa_remove_webauthn"),
+    path("account/codes", account.guarded(recovery.view_recovery_codes),
+         name="mfa_view_recovery_codes"),
+    path("account/codes/new", account.guarded(recovery.generate_recovery_codes),
+         name="mfa_generate_recovery_codes"),
+]  # fmt: skip
+
 urlpatterns = [
+    *SIGN_IN,
     path("", now.show, name="home"),
-    path("login", session.Login.as_view(), name="login"),
-    path("logout", LogoutView.as_view(), name="logout"),
     path("theme", session.choose_theme, name="theme"),
     path("jump", jump.jump, name="jump"),
     path("runs", runs.show, name="runs"),
@@ -98,6 +141,7 @@ urlpatterns = [
     path("audit", actions.show, name="audit"),
     path("audit/-/new", actions.count_new, name="audit-new"),
     path("audit/-/export", actions.export, name="audit-export"),
+    path("people/<str:name>/sign-out", account.sign_out, name="person-sign-out"),
     path("system", system.show, name="system"),
     path("keys", keys.show, name="keys"),
     # No key is called "-".

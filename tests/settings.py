@@ -19,3 +19,5 @@ DATABASES["default"]["TEST"] = {"NAME": TEST_DATABASE}
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the real one takes 0.3 s
 AGENTSTATE_SHARED_ANSWERS = False  # time goes by in tests without a second of it
+# Tests step the clock by days; those that are about sessions set their own limits.
+SESSION_IDLE_SECONDS = SESSION_COOKIE_AGE = 3_650 * 86_400

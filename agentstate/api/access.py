@@ -7,8 +7,6 @@ elsewhere could make a browser send (no CSRF), and no key in an address or a log
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from django.http import HttpRequest
@@ -19,7 +17,6 @@ from agentstate.api import pacing
 from agentstate.api.problems import request_id
 from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.commands import NoteRefused
-from agentstate.store.errors import Invalid
 from agentstate.store.keys import Unauthenticated, find_caller, has_key_in
 from agentstate.store.rules import names
 
@@ -68,8 +65,8 @@ def need(request: WorkerRequest, *scopes: str, operation: str) -> None:
     ask = NoteRefused(
         operation=operation,
         scopes=scopes,
-        run=_legal(names.check_run_key, parts.get("key")),
-        unit=_legal(names.check_unit, parts.get("unit")),
+        run=names.legal(names.check_run_key, parts.get("key")),
+        unit=names.legal(names.check_unit, parts.get("unit")),
     )
     store.execute(ask, by=request.caller, under=Circumstances(request_id=request_id(request)))
 
@@ -95,10 +92,3 @@ def _sent_key(request: HttpRequest) -> str:
     if found is None:
         raise Unauthenticated("the Authorization header is not: Bearer <key>")
     return found[1]
-
-
-def _legal(check: Callable[[str, Any], str], name: str | None) -> str | None:
-    """A name out of the address; None for one that cannot be: the caller may not know that yet."""
-    with suppress(Invalid):
-        return check("name", name)
-    return None

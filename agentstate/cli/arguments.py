@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     add_user(commands)
     add_key(commands)
     add_keys(commands)
+    add_setup_code(commands)
     add_bundle(commands)
     add_torture(commands)
     add_fuzz(commands)
@@ -143,6 +144,11 @@ def add_user(commands: Commands) -> None:
                       help="viewer looks, operator steps in, senior also takes live leases and "
                            "changes caps, admin also makes keys")  # fmt: skip
     user.add_argument("--generate", action="store_true", help="make up the password")
+    user.add_argument("--reset", action="store_true",
+                      help="there is such a person: give them this role and a new password, and"
+                           " end their sessions")  # fmt: skip
+    user.add_argument("--drop-second-step", action="store_true",
+                      help="with --reset: forget their authenticator app and keys")  # fmt: skip
     user.set_defaults(command=people.user)
 
 
@@ -155,6 +161,12 @@ def add_key(commands: Commands) -> None:
     key.add_argument("--days", type=whole(1, 36_500), metavar="N",
                      help="how long it is valid; without: until it is revoked")  # fmt: skip
     key.set_defaults(command=people.key)
+
+
+def add_setup_code(commands: Commands) -> None:
+    about = "a new code for the page that makes the first admin, while there is none"
+    code = commands.add_parser("setup-code", help=about, description=f"{about.capitalize()}.")
+    code.set_defaults(command=people.setup_code)
 
 
 def add_keys(commands: Commands) -> None:

@@ -19,15 +19,50 @@ PASSWORD_BYTES = 9  # twelve letters
 
 
 def user(options: argparse.Namespace) -> int:
-    """`./run user`: make or change a person."""
+    """`./run user`: make a person, or with --reset change one."""
     load_settings()
     is_made_up = options.generate or not sys.stdin.isatty()
     with ready_database():
+        refuse_unless_meant(options)
         password = make_password() if is_made_up else ask_password(options.name)
         is_new = save_user(name=options.name, role=options.role, password=password)
+        if not is_new and options.drop_second_step:
+            drop_second_step(options.name)
     progress(f"{'made' if is_new else 'changed'} {options.name}, {options.role}")
     if is_made_up:
         result(password)
+    return 0
+
+
+def refuse_unless_meant(options: argparse.Namespace) -> None:
+    """Raises CommandFailure when somebody has the name, and nobody said that this is known."""
+    from django.contrib.auth.models import User
+
+    there = "\0" not in options.name and User.objects.filter(username=options.name).exists()
+    if there and not options.reset:
+        raise CommandFailure(
+            f"there is a person {options.name} already. --reset gives them the role {options.role}"
+            " and a new password, and ends their sessions"
+        )
+
+
+def drop_second_step(name: str) -> None:
+    """For who has lost app, key and codes."""
+    from allauth.mfa.models import Authenticator
+
+    Authenticator.objects.filter(user__username=name).delete()
+
+
+def setup_code(options: argparse.Namespace) -> int:
+    """`./run setup-code`: print a code for the first admin; the one before it is over."""
+    load_settings()
+    with ready_database():
+        from dashboard import first_run
+
+        code = first_run.make_code()
+    if code is None:
+        raise CommandFailure("there is an admin: the first-run page is closed")
+    result(code)
     return 0
 
 
@@ -136,7 +171,7 @@ def revoke(*, name: str, reason: str) -> None:
         revoke_key(name=name, by=_whoever_runs_this(), reason=reason)
     except Refusal as refusal:
         raise CommandFailure(f"key {name!r}: {refusal.detail}") from None
-    progress(f"key {name} is revoked: its next call is refused, its streams end within 10 s")
+    progress(f"key {name} is revoked: its next call is refused, its streams end within 2 s")
 
 
 def end_key(*, name: str, reason: str) -> None:

@@ -47,9 +47,13 @@ def serve(options: argparse.Namespace) -> int:
         from django.contrib.auth.models import User
         from django.db import connections
 
+        from dashboard import first_run
+
         result(f"Console and API: {site.url}")
+        if code := first_run.make_code():
+            result(f"There is no admin yet: {site.url}/setup makes one with the code {code}")
         if not User.objects.exists():
-            result("Nobody can log in yet: ./run user --name ana --role operator")
+            result("Nobody can log in yet: there, or ./run user --name ana --role operator")
         connections.close_all()
         result("Ctrl-C stops everything.")
         for _ in site.supervisor.turns():
@@ -60,9 +64,9 @@ def serve(options: argparse.Namespace) -> int:
 
 def demo(options: argparse.Namespace) -> int:
     """`./run demo`: with a fleet; until a signal comes, or for --seconds and then the summary."""
-    with running_site(options) as site, guests() as (password, key):
+    with running_site(options) as site, guests() as (password, key, setup_code):
         fleet = site.supervisor.add(fleet_child(options, site.url, key))
-        result(welcome(site.url, password, key))
+        result(welcome(site.url, password, key, setup_code))
         deadline = time.monotonic() + options.seconds if options.seconds else None
         for _ in site.supervisor.turns():
             if deadline and time.monotonic() >= deadline:
@@ -76,25 +80,30 @@ def demo(options: argparse.Namespace) -> int:
     return code
 
 
-def welcome(url: str, password: str, key: str) -> str:
+def welcome(url: str, password: str, key: str, code: str | None) -> str:
+    first = f"  First admin {url}/setup   code {code}\n" if code else ""
     return (
         f"\n  Console     {url}\n  Log in as   operator   password {password}\n"
-        f"  Worker key  {key}\n  API         {url}/api/v1/docs\n\nCtrl-C stops everything.\n"
+        f"{first}  Worker key  {key}\n  API         {url}/api/v1/docs\n\nCtrl-C stops everything.\n"
     )
 
 
 @contextmanager
-def guests() -> Iterator[tuple[str, str]]:
-    """The demo's operator with a new password, and a key that ends with the demo."""
+def guests() -> Iterator[tuple[str, str, str | None]]:
+    """The demo's operator with a new password, a key that ends with the demo, and the code for the
+    first admin, if there is none."""
     from django.db import connections
+
+    from dashboard import first_run
 
     password = people.make_password()
     people.save_user(name="operator", role="operator", password=password)
     name = f"demo-{secrets.token_hex(4)}"
     key = people.make_key(name=name, scopes=("read", "payloads", "write"))
+    code = first_run.make_code()
     connections.close_all()
     try:
-        yield password, key
+        yield password, key, code
     finally:
         people.end_key(name=name, reason="the demo ended")
 

@@ -18,9 +18,9 @@ from contextlib import asynccontextmanager
 from django.db import InterfaceError, OperationalError
 
 from agentstate.live.hub import Hint, Message, Notice, Subscription, hub
+from agentstate.live.sessions import Keys, Watched, watch
 from agentstate.live.sources import Look, Source
 from agentstate.live.threads import in_thread
-from agentstate.store import keys
 from agentstate.store.callers import Caller
 from agentstate.store.errors import CursorExpired, NotFound, Refusal, RunExpired
 from agentstate.store.keys import Unauthenticated
@@ -29,8 +29,6 @@ RETRY_MS = 2_000
 PING_SECONDS = 10.0
 # Longer: a lost hint delays more. Shorter: an idle stream costs more.
 POLL_SECONDS = 3.0
-# With the poll, a revoked key's stream is over within 10 s.
-KEY_CHECK_SECONDS = 5.0
 
 SHUTDOWN, RUN_ENDED = "shutdown", "run-ended"
 REASONS: dict[type[Refusal], str] = {
@@ -48,8 +46,8 @@ class Follower:
 
     def __init__(self, source: Source, caller: Caller) -> None:
         self.source = source
-        self._caller = caller
-        self._key_seen_at = time.monotonic()
+        self.caller = caller
+        self.watched: Watched | None = None
 
     async def look(self, after: int) -> Look:
         """What is behind `after`. Raises what the source does, and Unauthenticated once the
@@ -57,10 +55,8 @@ class Follower:
         return await in_thread(lambda: self._look(after))
 
     def _look(self, after: int) -> Look:
-        if time.monotonic() - self._key_seen_at >= KEY_CHECK_SECONDS:
-            if not keys.is_valid(name=self._caller.name):
-                raise Unauthenticated("this key was revoked, or was valid for a time")
-            self._key_seen_at = time.monotonic()
+        if self.watched is not None and self.watched.over:
+            raise Unauthenticated("this key was revoked, or was valid for a time")
         return self.source.look(after)
 
     def is_told(self, heard: list[Message], after: int) -> bool:
@@ -79,7 +75,7 @@ async def wait_for_page(follower: Follower, after: int, *, seconds: float) -> Lo
     if look.items or not seconds:
         return look
     ends_at = time.monotonic() + seconds
-    async with _subscribed(follower.source) as subscription:
+    async with _subscribed(follower) as subscription:
         while True:
             look = await follower.look(look.position)
             left = ends_at - time.monotonic()
@@ -97,7 +93,7 @@ async def stream(follower: Follower, first: Look) -> AsyncGenerator[str]:
     event `bye` with the reason.
     """
     look, told, told_at, listened = first, first.position, time.monotonic(), False
-    async with _subscribed(follower.source) as subscription:
+    async with _subscribed(follower) as subscription:
         yield f"retry: {RETRY_MS}\n\n"
         while True:
             if look.items:
@@ -135,12 +131,15 @@ def _nothing_at(position: int) -> Look:
 
 
 @asynccontextmanager
-async def _subscribed(source: Source) -> AsyncIterator[Subscription]:
-    hints = hub()
-    subscription = await hints.subscribe(source.run)
+async def _subscribed(follower: Follower) -> AsyncIterator[Subscription]:
+    hints, watched = hub(), watch(Keys)
+    subscription = await hints.subscribe(follower.source.run)
+    who = (follower.caller.name, 0)
+    follower.watched = watched.enter(who, lambda: subscription.put(Notice.RESYNC))
     try:
         yield subscription
     finally:
+        watched.leave(follower.watched)
         hints.unsubscribe(subscription)
 
 

@@ -16,7 +16,8 @@ from agentstate import presence
 from agentstate.live.company import Looker
 from agentstate.live.hub import Hint, Message, Notice, Seen, hub
 from agentstate.live.sending import EventStream
-from agentstate.live.sessions import watch
+from agentstate.live.sessions import People, watch
+from agentstate.store.callers import ROLES
 
 RETRY_MS = 2_000
 RETRY_SECONDS = 10
@@ -39,7 +40,7 @@ async def console(request: HttpRequest) -> HttpResponseBase:
     user = await request.auser()
     if not isinstance(user, User) or not request.session.session_key:
         return HttpResponse(status=401)
-    if not user.is_superuser and not await user.groups.aexists():
+    if not user.is_superuser and not await user.groups.filter(name__in=list(ROLES)).aexists():
         return HttpResponse(status=403)
     run = request.GET.get("run") or None
     if run is not None and len(run) > KEY_CHARS_MAX:
@@ -74,23 +75,25 @@ async def send_hints(
 
     At its end at once if others of the person have taken the last place meanwhile.
     """
-    watched, source = watch(), hub()
+    watched, source = watch(People), hub()
     if source.streams_of(user) >= STREAMS_PER_PERSON_MAX:
         return
     subscription = await source.subscribe(run, looker.page if looker else None, user)
-    over = watched.enter(session, user)
+    mine = watched.enter((session, user), lambda: subscription.put(Notice.RESYNC))
     loop = asyncio.get_running_loop()
     end_at = loop.time() + LONGEST_SECONDS
     if looker:
         source.company.enter(looker)
     try:
         yield f"retry: {RETRY_MS}\n\n"
-        while not over.is_set() and loop.time() < end_at:
+        while not mine.over and loop.time() < end_at:
             try:
                 message = await asyncio.wait_for(subscription.queue.get(), PING_SECONDS)
             except TimeoutError:
                 yield ": still here\n\n"
                 continue
+            if mine.over:
+                return
             yield write(message, run, looker)
             if message is Notice.BYE:
                 return
@@ -98,7 +101,7 @@ async def send_hints(
         if looker:
             source.company.leave(looker)
         source.unsubscribe(subscription)
-        watched.leave(session)
+        watched.leave(mine)
 
 
 def write(message: Message, run: str | None, looker: Looker | None = None) -> str:

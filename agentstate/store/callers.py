@@ -10,6 +10,13 @@ from agentstate.store.errors import NotAllowed
 
 # None implies another (api.md, "Who is calling").
 SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+# Of people, from the least to the most; each has what the one before it has.
+ROLES: dict[str, frozenset[str]] = {
+    "viewer": frozenset({"read", "payloads"}),
+    "operator": frozenset({"read", "payloads", "operate"}),
+    "senior": frozenset({"read", "payloads", "operate", "override"}),
+    "admin": frozenset({"read", "payloads", "operate", "override", "admin"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from agentstate.store import (
 from agentstate.store import rowsql as sql
 from agentstate.store.alerting import RULES
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
-from agentstate.store.callers import PLAIN, SWEEP, Caller, Circumstances
+from agentstate.store.callers import PLAIN, ROLES, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
     AcknowledgeAlert,
     Acquired,
@@ -104,6 +104,8 @@ DEAD_HOLDS_PER_CHARGE = 100
 # Since this process began, by why; for its metrics.
 ROLLED_BACK: Counter[str] = Counter()
 
+# Any number of our own: one at a time makes the first admin.
+SETUP_LOCK = 0x61676E74_61646D6E
 log = logging.getLogger(__name__)
 
 
@@ -521,7 +523,10 @@ class _Batch:
             cursor.execute(sql.LOCK_CONSUMERS, [consumers])
         alerts = self._lock_alerts(cursor, parts)
         splits.try_ids(cursor, parts, budgets)
+        people = self._lock_people(cursor, parts)
         draft = Draft(self._look(cursor, parts, leases, runs, budgets))
+        facts = draft.facts
+        facts.people, facts.has_admin, facts.setup_code = people
         draft.facts.alerts = alerts
         draft.facts.alert_rules = self._lock_rules(cursor, parts)
         self._lock_targets(cursor, draft.facts, parts)
@@ -699,6 +704,21 @@ class _Batch:
         if budgets.dead and found:
             run_ids = sorted({hold.run_id for hold in found if hold.run_id})
             facts.holders = _rows(cursor, sql.HOLDERS, [run_ids], sql.read_run)
+
+    def _lock_people(
+        self, cursor: Any, parts: Sequence[Plan]
+    ) -> tuple[dict[str, str], bool, str | None]:
+        """The roles of those that are named; whether there is an admin, and the code for one."""
+        names = sorted({part.person for part in parts if part.person})
+        has_admin, code, roles = True, None, {}
+        if any(part.is_setup for part in parts):
+            cursor.execute(sql.LOCK_SETUP, [SETUP_LOCK])
+            cursor.execute(sql.SETUP)
+            has_admin, code = cursor.fetchone()
+        if names:
+            cursor.execute(sql.LOCK_PEOPLE, {"names": names, "roles": list(ROLES)})
+            roles = dict(cursor.fetchall())
+        return roles, has_admin, code
 
     def _look(
         self,
@@ -1197,6 +1217,21 @@ def _revoke_key(cursor: Any, now: datetime, *, name: str) -> None:
     cursor.execute(sql.REVOKE_KEY, [now, name])
 
 
+def _set_role(cursor: Any, now: datetime, *, person: str, role: str) -> None:
+    cursor.execute(sql.DROP_ROLES, [person, list(ROLES)])
+    cursor.execute(sql.GIVE_ROLE, [person, role])
+
+
+def _end_sessions(cursor: Any, now: datetime, *, person: str) -> None:
+    cursor.execute(sql.END_SESSIONS, [person])
+
+
+def _make_first_admin(cursor: Any, now: datetime, *, name: str, password: str) -> None:
+    cursor.execute(sql.MAKE_PERSON, [name, password, now])
+    cursor.execute(sql.GIVE_ROLE, [name, "admin"])
+    cursor.execute(sql.DROP_SETUP_CODE)
+
+
 def _skew_ms(worker_time: datetime | None, now: datetime) -> int | None:
     """How far a worker's clock is ahead of the database's; for people, never for a decision."""
     return None if worker_time is None else int((worker_time - now).total_seconds() * 1_000)
@@ -1350,6 +1385,9 @@ _OTHER: dict[str, Callable[..., None]] = {
     "bulk-stop": _stop_bulk,
     "create-key": _create_key,
     "revoke-key": _revoke_key,
+    "set-role": _set_role,
+    "end-sessions": _end_sessions,
+    "make-first-admin": _make_first_admin,
     "telemetry": _save_telemetry,
     "worker": _save_worker,
     "drain": _save_drain,

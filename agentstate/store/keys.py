@@ -34,11 +34,6 @@ SELECT name, scopes, salt, digest, revoked_at IS NOT NULL,
        coalesce(last_used_at < agentstate_now() - interval '1 minute', true)
 FROM agentstate_apikey WHERE id = %(id)s
 """
-IS_VALID = """
-SELECT FROM agentstate_apikey
-WHERE name = %(name)s AND revoked_at IS NULL
-    AND (expires_at IS NULL OR expires_at > agentstate_now())
-"""
 EVERY = """
 SELECT name, scopes, hint, created_by, created_at, expires_at, revoked_at, last_used_at,
     revoked_at IS NULL AND coalesce(expires_at > agentstate_now(), true)
@@ -141,13 +136,6 @@ def find_caller(text: str) -> Caller:
         if unmarked:
             cursor.execute(MARK_USED, found)
     return Caller(kind="key", name=name, scopes=frozenset(scopes))
-
-
-def is_valid(*, name: str) -> bool:
-    """Whether the key of this name would still let its caller in; for calls that last."""
-    with connection.cursor() as cursor:
-        cursor.execute(IS_VALID, {"name": name})
-        return cursor.fetchone() is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
+from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
 from agentstate.store.rows import run_key_of, unit_of
 from agentstate.store.rules.names import SIGN_CHANGE
 from agentstate.store.states import TERMINAL
@@ -73,6 +74,7 @@ class Plan:
     tells_effects: it gives out runs, whose open effects their new holder is told.
     consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges;
     alert_rule: the one whose bounds it changes.
+    person: whose rights it is about; is_setup: it needs to know whether there is an admin.
     api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
     target. bulk: that is stopped.
     """
@@ -98,6 +100,8 @@ class Plan:
     parts: tuple[Plan, ...] = ()
     workers: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
+    person: str | None = None
+    is_setup: bool = False
     drains_of_holders: bool = False
     tells_effects: bool = False
     consumer: str | None = None
@@ -472,4 +476,8 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     NoteRefused: _refused,
     CreateKey: lambda ask: Plan(operation="create-key", api_keys=(ask.name,)),
     RevokeKey: lambda ask: Plan(operation="revoke-key"),
+    SetRole: lambda ask: Plan(operation="set-role", person=ask.person),
+    EndSessions: lambda ask: Plan(operation="end-sessions", person=ask.person),
+    NoteChange: lambda ask: Plan(operation="note-change"),
+    MakeFirstAdmin: lambda ask: Plan(operation="make-first-admin", person=ask.name, is_setup=True),
 }

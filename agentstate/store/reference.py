@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 
 from agentstate.store.policy import POLICY, Policy
-from agentstate.store.retention import AGES
+from agentstate.store.retention import AGES, Age
 from agentstate.store.states import MOVES, OPERATOR_MOVES, TERMINAL
 
 HEAD = """# The store: moves, policies, ages
@@ -73,8 +72,8 @@ def _ages() -> Iterator[str]:
     yield "| rows | kept for |"
     yield "|---|---|"
     for kind, age in AGES.items():
-        yield f"| {kind} | {_days(age.keep)} |"
+        yield f"| {kind} | {_kept(age)} |"
 
 
-def _days(keep: timedelta) -> str:
-    return f"{keep.days} days" if keep else "24 hours, each with its own expiry"
+def _kept(age: Age) -> str:
+    return f"{age.keep.days} days" if age.keep else age.own

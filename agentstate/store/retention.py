@@ -37,7 +37,8 @@ class Age:
 
     key: what names a row. at: when its age began. only: which of the table's rows age at all.
     order: in which they go, where that is another than by age. guarded: a trigger refuses to let
-    them go to whoever does not say that it is retention.
+    them go to whoever does not say that it is retention. app: whose table it is. own: what is said
+    of those that have their own expiry.
     """
 
     keep: timedelta
@@ -47,6 +48,8 @@ class Age:
     only: str = "true"
     order: str = ""
     guarded: bool = False
+    app: str = "agentstate"
+    own: str = "24 hours, each with its own expiry"
 
     @property
     def due(self) -> str:
@@ -55,16 +58,16 @@ class Age:
     @property
     def delete(self) -> str:
         return (
-            f"DELETE FROM agentstate_{self.table} WHERE ({self.key}) IN ("
-            f" SELECT {self.key} FROM agentstate_{self.table} WHERE {self.due}"
+            f"DELETE FROM {self.app}_{self.table} WHERE ({self.key}) IN ("
+            f" SELECT {self.key} FROM {self.app}_{self.table} WHERE {self.due}"
             f" ORDER BY {self.order or self.at} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
         )
 
     @property
     def look(self) -> str:
         return (
-            f"SELECT (SELECT min({self.at}) FROM agentstate_{self.table} WHERE {self.only}),"
-            f" (SELECT count(*) FROM (SELECT FROM agentstate_{self.table} WHERE {self.due}"
+            f"SELECT (SELECT min({self.at}) FROM {self.app}_{self.table} WHERE {self.only}),"
+            f" (SELECT count(*) FROM (SELECT FROM {self.app}_{self.table} WHERE {self.due}"
             f" LIMIT %(limit)s) AS due)"
         )
 
@@ -175,6 +178,24 @@ AGES: dict[str, Age] = {
     ),
     "heartbeats of jobs that are no more": Age(
         keep=timedelta(days=30), table="heartbeat", key="name", at="started_at"
+    ),
+    # Over before, by either of their limits; here they only take room.
+    "sessions": Age(
+        keep=timedelta(0),
+        app="dashboard",
+        table="session",
+        key="session_key",
+        at="expire_date",
+        own="AGENTSTATE_SESSION_SECONDS",
+    ),
+    "counted tries": Age(
+        keep=timedelta(0),
+        app="dashboard",
+        table="try",
+        key="what",
+        at="until",
+        order="what",
+        own="5 minutes at most",
     ),
 }
 

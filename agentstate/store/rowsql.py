@@ -535,6 +535,40 @@ INSERT INTO agentstate_apikey (id, name, scopes, salt, digest, hint, created_by,
 REVOKE_KEY = """
 UPDATE agentstate_apikey SET revoked_at = coalesce(revoked_at, %s) WHERE name = %s
 """
+# Locked, so that two changes of a role wait for each other.
+LOCK_PEOPLE = """
+SELECT username, (
+    SELECT coalesce(string_agg(g.name, ',' ORDER BY g.name), '')
+    FROM auth_user_groups AS m JOIN auth_group AS g ON g.id = m.group_id
+    WHERE m.user_id = u.id AND g.name = ANY(%(roles)s)
+) FROM auth_user AS u WHERE username = ANY(%(names)s) ORDER BY id FOR UPDATE
+"""
+# Two that would make the first admin wait for each other here, and the second one sees the first's.
+LOCK_SETUP = "SELECT pg_advisory_xact_lock(%s)"
+SETUP = """
+SELECT EXISTS (
+    SELECT FROM auth_user AS u WHERE u.is_superuser OR EXISTS (
+        SELECT FROM auth_user_groups AS m JOIN auth_group AS g ON g.id = m.group_id
+        WHERE m.user_id = u.id AND g.name = 'admin')
+), (SELECT digest FROM dashboard_setupcode)
+"""
+DROP_ROLES = """
+DELETE FROM auth_user_groups AS m USING auth_user AS u, auth_group AS g
+WHERE m.user_id = u.id AND m.group_id = g.id AND u.username = %s AND g.name = ANY(%s)
+"""
+GIVE_ROLE = """
+INSERT INTO auth_user_groups (user_id, group_id)
+SELECT u.id, g.id FROM auth_user AS u, auth_group AS g WHERE u.username = %s AND g.name = %s
+"""
+END_SESSIONS = """
+DELETE FROM dashboard_session WHERE user_id = (SELECT id FROM auth_user WHERE username = %s)
+"""
+MAKE_PERSON = """
+INSERT INTO auth_user (username, password, is_active, is_staff, is_superuser, first_name,
+    last_name, email, date_joined)
+VALUES (%s, %s, true, false, false, '', '', '', %s)
+"""
+DROP_SETUP_CODE = "DELETE FROM dashboard_setupcode"
 SAVE_TELEMETRY = """
 INSERT INTO agentstate_telemetry AS t
     (run_id, host, model, progress, worker_time, skew_ms, token, at)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -15,7 +14,7 @@ from dashboard import listing
 from dashboard.forms import one_line, whole
 from dashboard.listing import Listing
 from dashboard.models import NAME_CHARS, SavedView
-from dashboard.pages import ConsoleRequest, page
+from dashboard.pages import ConsoleRequest, page, refuse
 from dashboard.queries import views as queries
 from dashboard.queries.clock import database_now
 
@@ -34,7 +33,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     name, team = one_line(request.POST.get("name", "")), request.POST.get("team") == "yes"
     problem = wrong(name, shown)
     if not problem and team and not request.access.may("operate"):
-        raise PermissionDenied(f"A view for the team {NEEDS_OPERATOR}.")
+        refuse(request, "operate", f"A view for the team {NEEDS_OPERATOR}.")
     if not problem:
         try:
             view = queries.save(
@@ -107,7 +106,7 @@ def act(request: ConsoleRequest, number: int, action: str) -> HttpResponseBase:
     if view is None or action not in DONE:
         raise Http404
     if action in ("replace", "delete") and not may_change(request, view):
-        raise PermissionDenied(f"A view of the team {NEEDS_OPERATOR}.")
+        refuse(request, "operate", f"A view of the team {NEEDS_OPERATOR}.")
     shown = told(request)
     back = f"{reverse('runs-views')}?{shown.query}"
     if action == "replace" and shown.wanted.problems:

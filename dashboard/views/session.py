@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.contrib.auth import views as auth
-from django.http import HttpResponseBase
+from allauth.account.views import LoginView
+from django.conf import settings
+from django.http import HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
+from dashboard import first_run
 from dashboard.pages import ConsoleRequest
+from dashboard.sign_in import SignIn
 
 # Where everybody comes by typing the site's address.
 FIRST_PATHS = ("", "/", "/runs")
@@ -19,17 +22,37 @@ THEME_COOKIE = "agentstate_theme"
 THEME_SECONDS = 365 * 86_400
 
 
-class Login(auth.LoginView):
+class Login(LoginView):  # type: ignore[misc]  # untyped
     """Name and password. Who is in already goes on to where they were going."""
 
+    form_class = SignIn
     template_name = "session/login.html"
-    redirect_authenticated_user = True
+    success_url = settings.LOGIN_REDIRECT_URL
 
     def get_context_data(self, **named: Any) -> dict[str, Any]:
         """goes_on: somebody was at a page of their own when the session ended."""
-        context = super().get_context_data(**named)
-        path = urlsplit(context.get("next") or "").path
-        return context | {"goes_on": path not in FIRST_PATHS}
+        context: dict[str, Any] = super().get_context_data(**named)
+        back = self.request.POST.get("next") or self.request.GET.get("next", "")
+        try:
+            path = urlsplit(back).path
+        except ValueError:  # the address is whatever somebody sends
+            path = ""
+        provider = settings.OIDC_NAME if settings.OIDC_ISSUER else ""
+        return context | {
+            "next": back,
+            "goes_on": path not in FIRST_PATHS,
+            "provider": provider,
+            "setup": first_run.is_open(),
+        }
+
+    def form_invalid(self, form: SignIn) -> HttpResponseBase:
+        """429 to who is counted out, so that a program notices, too."""
+        answer: HttpResponse = super().form_invalid(form)
+        refusals = form.non_field_errors().as_data()
+        if refusals and refusals[0].code == "too-many":
+            answer.status_code = 429
+            answer.headers["Retry-After"] = str(refusals[0].seconds)
+        return answer
 
 
 @require_POST

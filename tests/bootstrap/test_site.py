@@ -28,7 +28,12 @@ def site(open_folder) -> Iterator[Site]:
 @pytest.mark.long
 def test_it_starts_refuses_a_second_one_and_leaves_nothing(site):
     assert site.answers()
-    assert "Nobody can log in yet: ./run user" in site.said()
+    assert "Nobody can log in yet: there, or ./run user" in site.said()
+    told = re.search(r"(http\S+/setup) makes one with the code (\S+)", site.said())
+    assert told[1] == f"{site.url}/setup"
+    newer = run(site.home, "setup-code")
+    assert re.fullmatch(r"(?:\w{4}-){2}\w{4}\n", newer.stdout)
+    assert newer.stdout.strip() != told[2]
 
     second = run(site.home, "serve", "--port", "0")
     assert second.returncode == 1
@@ -41,6 +46,11 @@ def test_it_starts_refuses_a_second_one_and_leaves_nothing(site):
     made = run(site.home, "user", "--name", "ana", "--role", "operator")
     assert made.returncode == 0, made.stderr
     assert len(made.stdout.strip()) == 12
+    there = run(site.home, "user", "--name", "ana", "--role", "admin")
+    assert (there.returncode, there.stdout) == (1, "")
+    assert "there is a person ana already. --reset" in there.stderr
+    assert run(site.home, "user", "--name", "ana", "--role", "admin", "--reset").returncode == 0
+    assert run(site.home, "setup-code").returncode == 1
     key = run(site.home, "key", "--name", "fleet", "--scope", "write", "--scope", "read")
     assert re.fullmatch(r"as_[0-9a-f]{32}_[\w-]{43}\n", key.stdout)
     again = run(site.home, "key", "--name", "fleet", "--scope", "write")

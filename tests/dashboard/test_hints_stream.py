@@ -2,10 +2,12 @@
 
 import http.client
 import json
+import time
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
 
@@ -46,6 +48,11 @@ class Stream:
             lines.append(line)
         return lines
 
+    def until_end(self):
+        while self.answer.readline():
+            pass
+        self.close()
+
     def close(self):
         self.answer.close()
         self.connection.close()
@@ -78,21 +85,42 @@ def test_only_people_with_a_role_may_listen(site):
 
 
 def test_a_stream_ends_with_its_session_and_holds_no_connection(site, monkeypatch):
-    monkeypatch.setattr(sessions, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(sessions.Watch.__init__, "__kwdefaults__", {"every_seconds": 0.1})
-    monkeypatch.setattr(views, "PING_SECONDS", 0.1)
     before = sessions_of_pages()
     streams = [Stream(site, "/live/console", cookie(f"p-{n}")) for n in range(3)]
     for stream in streams:
         assert stream.block() == ["retry: 2000"]
     wait_for(lambda: sessions_of_pages() <= before)
+    began = time.monotonic()
 
     Session.objects.all().delete()
 
     for stream in streams:
-        while stream.answer.readline():
-            pass
-        stream.close()
+        stream.until_end()
+    assert time.monotonic() - began < 3
+
+
+def test_a_stream_ends_when_its_person_may_something_else(site):
+    streams = {name: Stream(site, "/live/console", cookie(name)) for name in ("ana", "bo", "cy")}
+    for stream in streams.values():
+        assert stream.block() == ["retry: 2000"]
+    wait_for(lambda: all(one.rights for one in sessions.open_of(sessions.People)))
+
+    ana, bo = (User.objects.get(username=name) for name in ("ana", "bo"))
+    ana.groups.clear()
+    bo.groups.set([Group.objects.get(name="admin")])
+
+    streams["ana"].until_end()
+    streams["bo"].until_end()
+    assert [one.over for one in sessions.open_of(sessions.People)] == [False]
+    streams["cy"].close()
+
+
+def test_a_stream_ends_when_its_session_has_been_long_enough(site, clock, settings):
+    settings.SESSION_IDLE_SECONDS = 7_200
+    stream = Stream(site, "/live/console", cookie())
+    assert stream.block() == ["retry: 2000"]
+    clock.advance(seconds=settings.SESSION_IDLE_SECONDS + 1)
+    stream.until_end()
 
 
 def test_one_person_has_so_many_streams_and_takes_nobody_elses(site, monkeypatch):

@@ -1,5 +1,7 @@
 """Whose session it is, and what becomes of it when their rights change."""
 
+from datetime import UTC, datetime
+
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
@@ -7,8 +9,15 @@ from django.db import connection
 from django.test import AsyncClient, Client
 from django.test.utils import CaptureQueriesContext
 
+from agentstate.store.models import OperatorAction
 from dashboard.models import Session
+from dashboard.sessions import SessionStore
 from tests.dashboard.conftest import person
+
+
+@pytest.fixture
+def limits(settings):
+    settings.SESSION_IDLE_SECONDS, settings.SESSION_COOKIE_AGE = 7_200, 43_200
 
 
 @pytest.fixture
@@ -91,3 +100,59 @@ def test_a_stream_asks_the_same_way(ana):
         return statuses
 
     assert async_to_sync(ask)() == [400, 403, 401]
+
+
+def test_a_session_ends_unused_and_after_all_its_time(ana, clock, limits, settings):
+    client = logged_in(ana)
+    for _ in range(6):
+        assert client.get("/runs").status_code == 200
+        clock.advance(seconds=settings.SESSION_IDLE_SECONDS - 1)
+    clock.advance(seconds=10)
+    assert client.get("/runs").status_code == 302  # six times two hours
+    client = logged_in(ana)
+    clock.advance(seconds=settings.SESSION_IDLE_SECONDS + 1)
+    assert client.get("/runs").status_code == 302
+
+
+def test_the_last_use_is_noted_to_the_minute(ana, clock):
+    client = logged_in(ana)
+    began = Session.objects.get().seen_at
+    clock.advance(seconds=59)
+    assert len(statements_on_people(client)) == 1
+    assert Session.objects.get().seen_at == began
+    clock.advance(seconds=2)
+    assert len(statements_on_people(client)) == 2
+    assert (Session.objects.get().seen_at - began).total_seconds() == 61
+    assert Session.objects.get().started_at == began
+
+
+def test_what_is_over_is_cleared_and_what_goes_on_stays(ana):
+    logged_in(ana)
+    Session.objects.update(expire_date=datetime(2020, 1, 1, tzinfo=UTC))
+    stays = logged_in(ana)
+    SessionStore.clear_expired()
+    assert Session.objects.count() == 1
+    assert stays.get("/runs").status_code == 200
+
+
+def test_signing_out_everywhere_ends_all_sessions_of_one_person(ana):
+    here, there, other = logged_in(ana), logged_in(ana), logged_in(person("bo", "viewer"))
+    assert "another browser" in here.get("/account").content.decode()
+
+    assert here.post("/account/sign-out").url == "/login"
+
+    assert [c.get("/runs").status_code for c in (here, there, other)] == [302, 302, 200]
+    (told,) = OperatorAction.objects.all()
+    assert (told.actor, told.action, told.object) == ("person:ana", "person.signed-out", "ana")
+
+
+def test_an_admin_signs_others_out_and_nobody_else_does(ana):
+    client, bo = logged_in(ana), person("bo", "admin")
+    assert client.get("/people/bo/sign-out").status_code == 200
+    assert client.post("/people/bo/sign-out", {"reason": "x"}).status_code == 403
+    admin = logged_in(bo)
+    assert admin.post("/people/ana/sign-out", {}).status_code == 422
+    assert admin.post("/people/ana/sign-out", {"reason": "lost laptop"}).status_code == 302
+    assert client.get("/runs").status_code == 302
+    assert admin.get("/people/nobody/sign-out").status_code == 404
+    assert OperatorAction.objects.get().reason == "lost laptop"

@@ -187,6 +187,10 @@ def test_nobody_waits_longer_than_they_may():
         ("GET", "/metrics", b"", Kind.VITAL),
         ("GET", "/login", b"", Kind.PAGES),
         ("POST", "/login", b"", Kind.LOGIN),
+        ("POST", "/login/second", b"", Kind.LOGIN),
+        ("POST", "/setup", b"", Kind.LOGIN),
+        ("POST", "/account/password", b"", Kind.LOGIN),
+        ("POST", "/account/sign-out", b"", Kind.PAGES),
         ("GET", "/runs", b"", Kind.PAGES),
     ],
 )

@@ -50,6 +50,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
+from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
 from agentstate.store.rules.deciding.alerts import acknowledge_alert, change_rule, snooze_alert
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
@@ -74,6 +75,12 @@ from agentstate.store.rules.deciding.leases import (
     reclaim_lease,
     release_lease,
     renew_lease,
+)
+from agentstate.store.rules.deciding.people import (
+    end_sessions,
+    make_first_admin,
+    note_change,
+    set_role,
 )
 from agentstate.store.rules.deciding.runs import (
     append,
@@ -157,6 +164,10 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     Batch: lambda ask, on: batch(ask, on, decide=_decide),
     ImportRun: import_run,
     NoteRefused: note_refused,
+    SetRole: set_role,
+    EndSessions: end_sessions,
+    MakeFirstAdmin: make_first_admin,
+    NoteChange: note_change,
     CreateKey: create_key,
     RevokeKey: revoke_key,
 }

@@ -46,6 +46,8 @@ class Facts:
     targets: those of alerts by name, target_count: how many there are; deliveries: the name of the
     target and what it says, of those that are to be sent again.
     bulks: the state of those that are stopped.
+    people: the roles of those that the commands name, joined with commas. has_admin, setup_code:
+    whether there is an admin, and the digest of the code for the first one, if that is asked.
     writes_per_second: the site's limit for one run, 0 for none.
     """
 
@@ -69,6 +71,9 @@ class Facts:
     target_count: int = 0
     deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)
     bulks: dict[UUID, str] = field(default_factory=dict)
+    people: dict[str, str] = field(default_factory=dict)
+    has_admin: bool = True
+    setup_code: str | None = None
     writes_per_second: int = 0
 
 

@@ -7,6 +7,8 @@ and docs are made from the same constants.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from agentstate.store.errors import Invalid, UnstorableText
@@ -145,3 +147,10 @@ def _text(field: str, value: Any, at_least: int, at_most: int) -> str:
     if not at_least <= len(value) <= at_most:
         raise Invalid(field, f"{at_least} to {at_most} characters")
     return value
+
+
+def legal(check: Callable[[str, Any], str], name: Any) -> str | None:
+    """A name out of an address; None for one that cannot be: the caller may not know that yet."""
+    with suppress(Invalid):
+        return check("name", name)
+    return None

@@ -1,0 +1,153 @@
+"""Signing in, where it is ours and not django-allauth's: tries are counted, secrets are sealed, and
+nobody signs up. What a role is given by a provider: oidc.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.forms import ChangePasswordForm, LoginForm
+from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
+from allauth.mfa.models import Authenticator
+from django import forms
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.http import HttpRequest, HttpResponseBase
+
+from agentstate import store
+from agentstate.store import sealing
+from agentstate.store.callers import Caller
+from agentstate.store.people import NoteChange
+from dashboard import tries
+from dashboard.tries import OF_A_CODE, OF_A_FACTOR, OF_A_NAME, OF_AN_ADDRESS
+
+WRONG = "Please enter a correct username and password. Both are case-sensitive."
+
+
+class Accounts(DefaultAccountAdapter):  # type: ignore[misc]  # untyped
+    """Passwords: each try is counted by name and by address before it costs anything."""
+
+    error_messages = DefaultAccountAdapter.error_messages | {"username_password_mismatch": WRONG}
+
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        """Raises TooMany."""
+        self._counters = tries.take(
+            (OF_AN_ADDRESS, tries.address_of(request)),
+            (OF_A_NAME, str(credentials.get("username", ""))),
+        )
+
+    def _rollback_login_failed_rl_usage(self) -> None:
+        tries.give_back(self._counters)
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return False
+
+    def is_safe_url(self, url: str | None) -> bool:
+        try:
+            return bool(url) and super().is_safe_url(url)
+        except ValueError:  # the address is whatever somebody sends
+            return False
+
+    def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponseBase:
+        raise PermissionDenied("This account is switched off. Ask an admin.")
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """None is sent: agentstate knows nobody's address, and needs none."""
+
+    def send_notification_mail(self, *_: Any, **__: Any) -> None:
+        """Nor of what was changed: it stands in the audit."""
+
+
+class SignIn(LoginForm):  # type: ignore[misc]  # untyped
+    """Name and password, under the names that browsers remember them by."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.fields["password"] = forms.CharField(max_length=1_000, strip=False)
+
+    def add_prefix(self, field_name: str) -> str:
+        return "username" if field_name == "login" else field_name
+
+
+class Factors(DefaultMFAAdapter):  # type: ignore[misc]  # untyped
+    """Second factors: their secrets are sealed in the database (store/sealing.py)."""
+
+    def encrypt(self, text: str) -> str:
+        return sealing.seal(text)
+
+    def decrypt(self, encrypted_text: str) -> str:
+        """Raises ValidationError when it was sealed under another key of the site."""
+        try:
+            return sealing.unseal(encrypted_text)
+        except sealing.Unreadable:
+            raise self.validation_error("incorrect_code") from None
+
+    def generate_authenticator_name(self, user: User, type: str) -> str:
+        """A first name for a key, which its owner changes or not."""
+        known = Authenticator.objects.filter(user=user, type=type).count()
+        return f"Key {known + 1}"
+
+    def send_notification_mail(self, *_: Any, **__: Any) -> None:
+        """See Accounts."""
+
+
+class _Counted:
+    """A code is counted before it is compared. A right one counts no more, and is right once."""
+
+    user: User
+
+    def clean_code(self) -> str:
+        """Raises TooMany."""
+        counters = tries.take((OF_A_FACTOR, str(self.user.pk)))
+        code: str = super().clean_code()  # type: ignore[misc]
+        tries.take((OF_A_CODE, f"{self.user.pk} {code}"))
+        tries.give_back(counters)
+        return code
+
+
+class SecondFactor(_Counted, AuthenticateForm):  # type: ignore[misc]  # untyped
+    """After the password."""
+
+
+class SecondFactorAgain(_Counted, ReauthenticateForm):  # type: ignore[misc]  # untyped
+    """Before what protects the account is changed."""
+
+
+class PasswordChange(ChangePasswordForm):  # type: ignore[misc]  # untyped
+    """The old password is a secret that may be guessed, too."""
+
+    def clean_oldpassword(self) -> str:
+        """Raises TooMany."""
+        counters = tries.take((OF_A_NAME, self.user.get_username()))
+        password: str = super().clean_oldpassword()
+        tries.give_back(counters)
+        return password
+
+
+# --- the audit -----------------------------------------------------------------------------------
+
+
+def note_password(*, user: User, **_: Any) -> None:
+    _note(user, "password")
+
+
+def note_added(*, user: User, authenticator: Authenticator, **_: Any) -> None:
+    _note(user, "second-step-added", authenticator.type)
+
+
+def note_removed(*, user: User, authenticator: Authenticator, **_: Any) -> None:
+    _note(user, "second-step-removed", authenticator.type)
+
+
+def note_reset(*, user: User, authenticator: Authenticator, **_: Any) -> None:
+    _note(user, "recovery-codes")
+
+
+def _note(user: User, what: str, kind: str = "") -> None:
+    """Once the change is committed: the store has transactions of its own."""
+    name = user.get_username()
+    note, by = NoteChange(person=name, what=what, kind=kind), Caller(kind="person", name=name)
+    transaction.on_commit(lambda: store.execute(note, by=by))
