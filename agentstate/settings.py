@@ -96,8 +96,6 @@ CONSOLE_MIDDLEWARE = [
 ]
 
 UNFOLD = admin_look.UNFOLD
-# The admin looks for its middleware in MIDDLEWARE; here it is in the console's own list.
-SILENCED_SYSTEM_CHECKS = ["admin.E408", "admin.E409", "admin.E410"]
 
 ROOT_URLCONF = "agentstate.urls"
 WSGI_APPLICATION = "agentstate.wsgi.application"

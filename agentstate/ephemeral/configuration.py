@@ -59,6 +59,9 @@ def settings_of(product: Any, database: str) -> dict[str, Any]:
     parts = found["DATABASE_PARTS"] | {"dbname": database, "port": str(PORT)}
     return found | {
         "INSTALLED_APPS": [app for app in found["INSTALLED_APPS"] if not app.startswith(LEFT_OUT)],
+        "CONSOLE_MIDDLEWARE": [
+            one for one in found["CONSOLE_MIDDLEWARE"] if not one.startswith(LEFT_OUT)
+        ],
         "ROOT_URLCONF": "agentstate.ephemeral.urls",
         # The console's own are left out with it; nobody logs in here.
         "AUTHENTICATION_BACKENDS": ["django.contrib.auth.backends.ModelBackend"],
