@@ -97,16 +97,16 @@ CACHES_OF: Final[dict[str, Copy]] = {
         grace=True,
     ),
     "answers": Copy(
-        key="counts:answers:{generation}:{which part of which address, for which rights}, in the"
-        " process",
+        key="counts:answers:{generation}:{which part of which address, for which rights, in which"
+        " zone}, in the process",
         ttl_seconds=1,
         holds="a refreshed part of a page, for all who see the same",
         source="what the page reads",
         ends="any write; time passes without one, so the age is short",
     ),
     "holders": Copy(
-        key="counts:holders:{generation}:{which part of which address, for which rights}, in the"
-        " process",
+        key="counts:holders:{generation}:{which part of which address, for which rights, in which"
+        " zone}, in the process",
         ttl_seconds=2,
         holds="a refreshed part of a page about who holds what, for all who see the same",
         source="what the page reads",

@@ -6,10 +6,11 @@ marks where an operator acted and where a version was seen for the first time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+
+from dashboard import zones
 
 WIDTH = 1_000.0
 TEXTS_MOST = 8
@@ -86,9 +87,7 @@ class Axis:
         """Round times, not too many, with the day where a new one begins."""
         span = (self.until - self.since).total_seconds()
         step = next((s for s in STEPS_SECONDS if span / s <= TEXTS_MOST), STEPS_SECONDS[-1])
-        first = math.ceil(self.since.timestamp() / step)
-        last = math.floor(self.until.timestamp() / step)
-        times = [datetime.fromtimestamp(n * step, UTC) for n in range(first, last + 1)]
+        times = zones.round_times(self.since, self.until, step)
         return [Tick(x=self.x(at), text=_text(at, step)) for at in times]
 
     @property
@@ -106,9 +105,10 @@ class Axis:
 
 
 def _text(at: datetime, step: int) -> str:
-    if step >= 86_400 or (at.hour, at.minute, at.second) == (0, 0, 0):
-        return f"{at.day} {at:%b}"
-    return f"{at:%H:%M:%S}" if step < 60 else f"{at:%H:%M}"
+    there = zones.local(at)
+    if step >= 86_400 or (there.hour, there.minute, there.second) == (0, 0, 0):
+        return f"{there.day} {there:%b}"
+    return zones.written(at, "%H:%M:%S" if step < 60 else "%H:%M")
 
 
 def axis_of(

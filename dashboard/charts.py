@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dashboard import zones
 from dashboard.families import BY_NAME, FAMILIES
 from dashboard.queries.contention import Contention, Heat, Slot, contested
 
@@ -59,11 +60,11 @@ def _column(slot: Slot, x: float, width: float, top: int) -> Column:
             y -= height
             pieces.append(Piece(y=round(y, 1), height=round(height, 1), family=family.name))
     told = ", ".join(f"{n} {BY_NAME[name].label.lower()}" for name, n in slot.families.items())
-    time = f"{slot.at:%H:%M}"
+    time = zones.clock(slot.at)
     return Column(
         x=round(x, 2),
         width=round(width * 0.78, 2),
-        title=f"{time} UTC: {told or 'nothing refused'}",
+        title=f"{time}: {told or 'nothing refused'}",
         pieces=pieces,
     )
 
@@ -132,9 +133,9 @@ def _cells(heat: Heat, slots: Sequence[Slot], width: float, most: int) -> list[C
             x=round(at * width, 2),
             width=round(width * 0.9, 2),
             level=-(-contested(cell) * LEVELS // most),
-            title=f"{slot.at:%H:%M} UTC, {heat.run}: {cell.conflicts} conflicts,"
+            title=f"{zones.clock(slot.at)}, {heat.run}: {cell.conflicts} conflicts,"
             f" {cell.fenced} fenced of {cell.writes} writes",
-            told=f"{slot.at:%H:%M} {contested(cell)}",
+            told=f"{zones.written(slot.at, '%H:%M')} {contested(cell)}",
         )
         for at, (slot, cell) in enumerate(zip(slots, heat.cells, strict=True))
         if contested(cell)

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils.http import urlencode
 
+from dashboard import zones
+
 SHORTEST = timedelta(milliseconds=20)
 # A term or a cluster stands with a little of its surroundings.
 MARGIN_PART = 0.06
@@ -229,7 +231,7 @@ def overview(ways: Ways, moments: Sequence[tuple[datetime, int]]) -> Overview:
                 width=round(wide, 1),
                 height=round(3 + (OVERVIEW_HEIGHT - 6) * count / most, 1) if count else 1.0,
                 query=ways.to(start, start + 2 * half),
-                title=f"{middle.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, events: {count}",
+                title=f"{zones.stamp(middle)}, events: {count}",
             )
         )
     x = (c.start - c.first) / span * OVERVIEW_WIDTH

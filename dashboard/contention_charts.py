@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from agentstate.store.errors import CONFLICTS
 from agentstate.store.minutes import OK
 from agentstate.store.rates import Figures
+from dashboard import zones
 from dashboard.charts import HEIGHT, LEVELS, WIDTH, Column, Piece, cut_middle, round_up
 from dashboard.families import FAMILIES
 from dashboard.queries.contention import Contention, Meeting, Slot
@@ -160,13 +161,13 @@ def draw_latency(slots: Sequence[Slot]) -> Latency:
 
 def _added(slot: Slot, x: float, width: float, top: int) -> Column:
     height = HEIGHT * slot.added_ms / top
-    time = f"{slot.at:%H:%M}"
+    time = zones.clock(slot.at)
     each = slot.added_per_write
     per_write = f"{each:.1f} ms to each accepted write" if each is not None else "nothing accepted"
     return Column(
         x=round(x, 2),
         width=round(width * 0.78, 2),
-        title=f"{time} UTC: {slot.added_ms} ms on {slot.conflicts} conflicts, {per_write}",
+        title=f"{time}: {slot.added_ms} ms on {slot.conflicts} conflicts, {per_write}",
         pieces=[Piece(y=round(HEIGHT - height, 1), height=round(height, 1), family="conflict")]
         if height
         else [],

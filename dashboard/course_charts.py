@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dashboard import zones
 from dashboard.axes import Axis
 from dashboard.charts import round_up
 from dashboard.queries.ledgers import Course, Point
@@ -152,4 +153,4 @@ def _course_told(point: Point) -> str:
         parts.append(f"{number(point.used)} of {number(point.cap)} used at its end")
     if point.refused:
         parts.append(f"{number(point.refused)} refused")
-    return f"{point.at:%Y-%m-%d %H:%M:%S} UTC: {', '.join(parts)}"
+    return f"{zones.stamp(point.at)}: {', '.join(parts)}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dashboard import zones
+
 # So much of the past is the rate's; a budget opened since then is judged by its own age.
 OVER = timedelta(minutes=15)
 AGE_LEAST = timedelta(minutes=1)
@@ -96,15 +98,19 @@ def at_the_rate(forecast: Forecast) -> str:
 
 
 def when(at: datetime, now: datetime) -> str:
-    """`04:12` today, `Tue 04:12` within a week, else the day alone; UTC as `at` is."""
-    if at.date() == now.date():
-        return f"{at:%H:%M}"
-    return f"{at:%a %H:%M}" if at - now < timedelta(days=6) else f"{at:%Y-%m-%d}"
+    """`04:12` today, `Tue 04:12` within a week, else the day alone; in the zone of the page."""
+    if _is_today(at, now):
+        return zones.written(at, "%H:%M")
+    return zones.written(at, "%a %H:%M" if at - now < timedelta(days=6) else "%Y-%m-%d")
+
+
+def _is_today(at: datetime, now: datetime) -> bool:
+    return zones.local(at).date() == zones.local(now).date()
 
 
 def in_words(forecast: Forecast, now: datetime) -> str:
     """`dry at 04:12 at the rate of the last 15 minutes`, or why that cannot be said."""
     if forecast.dry_at is None:
         return forecast.why
-    preposition = "at" if forecast.dry_at.date() == now.date() else "on"
+    preposition = "at" if _is_today(forecast.dry_at, now) else "on"
     return f"dry {preposition} {when(forecast.dry_at, now)} {at_the_rate(forecast)}"

@@ -49,7 +49,11 @@ class SavedView(models.Model):
 
 
 class Preference(models.Model):
-    """What a person chose once: the view that Runs opens with."""
+    """What a person chose once, for all browsers; empty: nothing, and then it is as for everybody.
+
+    zone: that times are shown in; in_utc: UTC is looked at instead for now. opens: the page that
+    stands at the console's first address. version counts changes on the page of settings.
+    """
 
     person = models.OneToOneField(
         settings.AUTH_USER_MODEL,
@@ -60,6 +64,14 @@ class Preference(models.Model):
     default_view = models.ForeignKey(
         SavedView, null=True, on_delete=models.SET_NULL, related_name="default_of"
     )
+    # An older release writes rows without them.
+    zone = models.TextField(default="", db_default="")
+    in_utc = models.BooleanField(default=False, db_default=False)
+    theme = models.TextField(default="", db_default="")
+    density = models.TextField(default="", db_default="")
+    keys_off = models.BooleanField(default=False, db_default=False)
+    opens = models.TextField(default="", db_default="")
+    version = models.IntegerField(default=0, db_default=0)
 
 
 class Look(models.Model):
@@ -87,7 +99,7 @@ class SessionsWithPeople(BaseSessionManager["Session"]):
 
     def get_queryset(self) -> QuerySet[Session]:
         groups = Group.objects.filter(user=OuterRef("user_id")).values("name")
-        found: QuerySet[Session] = super().get_queryset().select_related("user")
+        found: QuerySet[Session] = super().get_queryset().select_related("user__console_preference")
         return found.annotate(roles=ArraySubquery(groups))
 
     def going_on(self) -> QuerySet[Session]:

@@ -23,9 +23,15 @@ _EVENT = re.compile(r"e([1-9][0-9]{0,17})", re.ASCII)
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:[Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
+# What `zones.settle` makes of a time that came twice: which of the two is for the person to say.
+_TWICE = re.compile(r"(.{1,40}) ([+-]\d\d:\d\d) or ([+-]\d\d:\d\d)", re.ASCII)
+TWICE = (
+    "The clocks were set back, and showed {text} twice. Write {first} behind it for the first of"
+    " them, {second} for the second."
+)
 GRAMMAR = (
-    "Write a time in UTC, such as 2026-03-02T12:40:00Z, or the number of an event of the run with"
-    " an e before it, such as e118."
+    "Write a time such as 2026-03-02T12:40:00Z, which is in UTC, or the number of an event of the"
+    " run with an e before it, such as e118."
 )
 
 
@@ -48,6 +54,9 @@ class Moment:
 def read(text: str) -> Moment:
     """What the address asks for. Raises NotThen."""
     text = text.strip()
+    if twice := _TWICE.fullmatch(text):
+        said = TWICE.format(text=twice[1], first=twice[2], second=twice[3])
+        raise NotThen("That time came twice", said, HTTPStatus.BAD_REQUEST)
     if event := _EVENT.fullmatch(text):
         return Moment(seq=int(event[1]))
     try:

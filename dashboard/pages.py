@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import tzinfo
 from functools import wraps
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -14,10 +15,11 @@ from urllib.parse import urlencode, urlsplit
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.cache import add_never_cache_headers, patch_vary_headers
 from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
@@ -30,10 +32,11 @@ from agentstate.store.commands import NoteRefused
 from agentstate.store.errors import Refusal
 from agentstate.store.rules import names
 from agentstate.store.rules.names import legal
-from dashboard import rights, timings
+from dashboard import rights, timings, zones
 from dashboard.access import ROLE_OF, Access, access_of
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import count_lapsed
+from dashboard.queries.preferences import Chosen, chosen_by
 
 ACTION_CHARS = 100
 # Of an address, what names the thing that it is about.
@@ -47,6 +50,7 @@ class ConsoleRequest(HttpRequest):
     htmx: HtmxDetails
     places: Any
     request_id: str
+    chosen: Chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,8 @@ def places(request: ConsoleRequest) -> list[Place]:
     return [
         Place(
             label=label,
-            address=reverse(name),
+            # The first address may be another page for this person.
+            address=reverse("now" if name == "home" and request.chosen.opens else name),
             icon=icon,
             current=_is_at(request, name),
             first=name in FIRST,
@@ -103,6 +108,8 @@ def places(request: ConsoleRequest) -> list[Place]:
 
 def _is_at(request: ConsoleRequest, name: str) -> bool:
     part = request.path.split("/")[1]
+    if name == "home" and part == "now":
+        return True
     return part == reverse(name).strip("/") or (name == ADMIN[1] and part in OF_ADMIN)
 
 
@@ -127,9 +134,13 @@ def page(view: View) -> View:
         else:
             request.access = access_of(request.user)
             check(request)
+            request.chosen = chosen_by(request.user)
             request.places = SimpleLazyObject(lambda: places(request))
-            with timings.of_page(part):
-                response = view(request, *args, **named)
+            if settled := zones.settle(request.GET):
+                response = HttpResponseRedirect(f"{request.path}?{settled.urlencode()}")
+            else:
+                with timezone.override(zone_of(request)), timings.of_page(part):
+                    response = view(request, *args, **named)
         add_never_cache_headers(response)
         patch_vary_headers(response, ["HX-Request"])
         return response
@@ -146,9 +157,11 @@ def own(view: View) -> View:
             response: HttpResponseBase = to_login(request)
         else:
             request.access = access_of(request.user)
+            request.chosen = chosen_by(request.user)
             seen = request.access.may("read")
             request.places = SimpleLazyObject(lambda: places(request)) if seen else []
-            response = view(request, *args, **named)
+            with timezone.override(zone_of(request)):
+                response = view(request, *args, **named)
         add_never_cache_headers(response)
         return response
 
@@ -200,6 +213,16 @@ def why(scope: str) -> str:
     return f"This needs the role {ROLE_OF[scope]}."
 
 
+def zone_of(request: ConsoleRequest) -> tzinfo:
+    """The zone of this page: of its address, which a refreshed part has from its page, else the
+    person's.
+    """
+    asked = request.GET.get(zones.FIELD)
+    if request.htmx and not asked:
+        asked = QueryDict(urlsplit(_shown(request)).query).get(zones.FIELD)
+    return zones.find(asked) or request.chosen.shown
+
+
 class _NotShared(Exception):
     """An answer that is for one alone: a redirect, a stream, an error page."""
 
@@ -238,7 +261,8 @@ def _shared_as(copy: str, view: View) -> View:
 def _variant(request: ConsoleRequest) -> str:
     """What an answer depends on beside the store."""
     rights = ",".join(sorted(request.access.scopes))
-    asked = (rights, request.get_full_path(), request.htmx.target or "", _shown(request))
+    place = (request.get_full_path(), request.htmx.target or "", _shown(request))
+    asked = (rights, zones.name(), *place)
     return hashlib.sha256("\0".join(asked).encode()).hexdigest()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from dashboard import zones
 from dashboard.queries.holds import SWEEP_SECONDS, Hold
 from dashboard.queries.leases import SILENT
 
@@ -42,7 +43,8 @@ def why(hold: Hold) -> str:
 
 
 def _clock(at: datetime, now: datetime) -> str:
-    return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M:%S}"
+    same = zones.local(at).date() == zones.local(now).date()
+    return zones.written(at) if same else zones.full(at)
 
 
 def shown(holds: Sequence[Hold], now: datetime) -> list[tuple[Hold, str, str]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from dashboard import zones
 from dashboard.templatetags.console import duration
 
 WIDTH = 1200
@@ -429,7 +430,7 @@ def _renewals(scale: Scale, renewals: Sequence[Renewal]) -> list[PlacedRenewal]:
         if not scale.shows(one.at) or scale.is_folded(one.at):
             continue
         x = scale.x(one.at)
-        told = f"renewed at {one.at:%H:%M:%S} UTC{', late' if one.late else ''}"
+        told = f"renewed at {zones.clock(one.at, '%H:%M:%S')}{', late' if one.late else ''}"
         mark = PlacedRenewal(x=x, late=one.late, title=told)
         if placed and x - placed[-1].x < RENEWALS_APART:
             if one.late and not placed[-1].late:
@@ -546,11 +547,8 @@ def _band(scale: Scale, a: datetime, b: datetime) -> Band:
 def _ticks(scale: Scale) -> list[Tick]:
     seconds = scale.visible_seconds()
     step = next((s for s in STEPS_SECONDS if seconds / s <= TICKS_MAX), STEPS_SECONDS[-1])
-    first = math.ceil(scale.start.timestamp() / step)
-    last = math.floor(scale.end.timestamp() / step)
     found: list[Tick] = []
-    for number in _numbers(scale, first, last, step):
-        at = datetime.fromtimestamp(number * step, tz=scale.start.tzinfo)
+    for at in _times(scale, step):
         x = scale.x(at)
         near_fold = any(abs(x - middle) < TEXTS_APART for middle in scale.fold_middles)
         near_tick = found and x - found[-1].x < TEXTS_APART
@@ -560,20 +558,19 @@ def _ticks(scale: Scale) -> list[Tick]:
     return found
 
 
-def _numbers(scale: Scale, first: int, last: int, step: float) -> list[int]:
-    """The tick numbers outside folds; a fold of a month is not walked through second by second."""
-    numbers: list[int] = []
-    at = first
+def _times(scale: Scale, step: float) -> list[datetime]:
+    """Round times outside folds; a fold of a month is not walked through second by second."""
+    times: list[datetime] = []
+    at = scale.start
     for a, b in [*scale.folded, (scale.end, scale.end)]:
-        stop = min(last, math.floor(a.timestamp() / step))
-        numbers += range(at, stop + 1)
-        at = max(at, math.ceil(b.timestamp() / step))
-    return numbers
+        times += zones.round_times(at, min(a, scale.end), step)
+        at = max(at, b)
+    return times
 
 
 def _tick_text(at: datetime, step: float) -> str:
     if step >= 86_400:
-        return at.strftime("%d %b")
+        return zones.written(at, "%d %b")
     if step >= 60:
-        return at.strftime("%H:%M")
-    return at.strftime("%H:%M:%S") if step >= 1 else at.strftime("%H:%M:%S.%f")[:-5]
+        return zones.written(at, "%H:%M")
+    return zones.written(at) if step >= 1 else f"{zones.local(at):%H:%M:%S.%f}"[:-5]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+from dashboard import zones
 from dashboard.closeups import instant
 
 COLUMNS_MOST = 100
@@ -25,7 +26,7 @@ BY_SECONDS = tuple(timedelta(seconds=n) for n in _SECONDS) + BY_MINUTES
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WRONG = "“{text}” is no time. Write it as 2026-03-01 14:30."
 BACKWARDS = "The first time has to be before the second one."
-AHEAD = "Nothing has happened yet after that time: it is {now:%Y-%m-%d %H:%M} UTC."
+AHEAD = "Nothing has happened yet after that time: it is {now}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ def _wrong(
             return WRONG.format(text=text[:40])
     if since and until and since >= until:
         return BACKWARDS
-    return AHEAD.format(now=now) if since and since >= now else ""
+    return AHEAD.format(now=zones.clock(now, "%Y-%m-%d %H:%M")) if since and since >= now else ""
 
 
 def _recent(asked: Choice, now: datetime, slots: Sequence[timedelta], error: str = "") -> Window:
@@ -170,12 +171,13 @@ def _floor_of(span: timedelta, slot: timedelta) -> timedelta:
 def _said(since: datetime, until: datetime) -> str:
     """`2026-03-01 14:00 to 15:30`."""
     form = "%H:%M:%S" if since.second or until.second else "%H:%M"
-    last = until.strftime(form if since.date() == until.date() else f"%Y-%m-%d {form}")
-    return f"{since:%Y-%m-%d} {since.strftime(form)} to {last}"
+    same_day = zones.local(since).date() == zones.local(until).date()
+    last = zones.written(until, form if same_day else f"%Y-%m-%d {form}")
+    return f"{zones.written(since, f'%Y-%m-%d {form}')} to {last}"
 
 
 def typed(at: datetime) -> str:
-    """An instant as it stands in the form: UTC, as all times of the console are."""
+    """An instant as links say it."""
     return at.strftime("%Y-%m-%d %H:%M:%S" if at.second else "%Y-%m-%d %H:%M")
 
 
@@ -240,6 +242,6 @@ def describe_window(
         "lengths": ways.lengths(choices),
         "beside": ways.beside(),
         "kept": ways.kept,
-        "typed_from": query.get("from", "") if wrong else typed(window.since),
-        "typed_to": query.get("to", "") if wrong else typed(window.until),
+        "typed_from": query.get("from", "") if wrong else zones.typed(window.since),
+        "typed_to": query.get("to", "") if wrong else zones.typed(window.until),
     }

@@ -260,7 +260,8 @@ def preview_alert_rule(
 
 
 def day_members(rule: Rule, day: Foreseen) -> dict[str, Any]:
-    return {"warn": rule.warn, "alert": rule.alert, **asdict(day)}
+    found = {name: value for name, value in asdict(day).items() if name != "fired"}
+    return {"warn": rule.warn, "alert": rule.alert, **found}
 
 
 @router.get("", **contract("list_alerts", answers=AlertsTold, access=READ))

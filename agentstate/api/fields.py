@@ -25,6 +25,7 @@ from agentstate.store.commands import (
 from agentstate.store.delivering import ADDRESS_CHARS, KINDS, LEAST
 from agentstate.store.effects import BEGUN, ENDED
 from agentstate.store.errors import Invalid, every_refusal
+from agentstate.store.made import PREFIX
 from agentstate.store.minutes import OK
 from agentstate.store.payloads import RawJSON, members
 from agentstate.store.rates import BY, FAILED, GROUPS_MAX
@@ -134,6 +135,19 @@ def _one_of(*words: str) -> PlainValidator:
     return PlainValidator(validate)
 
 
+def _rule_of_alerts() -> PlainValidator:
+    """One of our rules, or a name that somebody may have given one of their own."""
+
+    def validate(value: Any) -> str:
+        known = isinstance(value, str) and value in RULES
+        own = isinstance(value, str) and re.fullmatch(f"{PREFIX}[A-Za-z0-9._:@~-]{{1,60}}", value)
+        if not known and not own:
+            raise broken_rule(f"one of {', '.join(RULES)}, or {PREFIX} and a name")
+        return str(value)
+
+    return PlainValidator(validate)
+
+
 def words(*words: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "enum": list(words)})
 
@@ -190,7 +204,16 @@ Line = Annotated[str, _line(1, names.TASK_CHARS), _one_line(1, names.TASK_CHARS)
 
 TargetKind = Annotated[str, _one_of(*KINDS), words(*KINDS)]
 Least = Annotated[str, _one_of(*LEAST), words(*LEAST)]
-AlertRule = Annotated[str, _one_of(*RULES), words(*RULES)]
+AlertRule = Annotated[
+    str,
+    _rule_of_alerts(),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "anyOf": [{"enum": list(RULES)}, {"pattern": f"^{PREFIX}[A-Za-z0-9._:@~-]{{1,60}}$"}],
+        }
+    ),
+]
 TargetAddress = Annotated[str, _line(1, ADDRESS_CHARS), _text(1, ADDRESS_CHARS, pattern="^[!-~]+$")]
 BoundsVersion = Annotated[int, _between(0, TOKEN_MAX), whole(0, TOKEN_MAX)]
 Bound = Annotated[float, rule(_check_bound), WithJsonSchema(BOUND_SCHEMA)]

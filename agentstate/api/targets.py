@@ -28,12 +28,16 @@ from agentstate.store.commands import (
 )
 from agentstate.store.deliveries import read_id
 from agentstate.store.errors import Exists, NotFound, VersionConflict
+from agentstate.store.made import MADE_MAX
 
 KEYED = (IDEMPOTENCY_KEY, ATTEMPT)
 UNUSED = ("If-Match", "Agentstate-Fence")
 
 router = Router(tags=["alert targets"])
 log = Router(tags=["deliveries"])
+
+
+RULES_MOST = len(RULES) + MADE_MAX
 
 
 class TargetAsked(Asked):
@@ -45,7 +49,7 @@ class TargetAsked(Asked):
         description="of a webhook, or as apprise has it; never shown again"
     )
     least: fields.Least = "warn"
-    rules: list[fields.AlertRule] = Field(default=[], max_length=len(RULES))
+    rules: list[fields.AlertRule] = Field(default=[], max_length=RULES_MOST)
     reason: fields.Note = ""
 
 
@@ -55,7 +59,7 @@ class TargetChangeAsked(Asked):
     version: fields.RunVersion = Field(description="of the target, as it was seen")
     enabled: StrictBool | None = None
     least: fields.Least | None = None
-    rules: list[fields.AlertRule] | None = Field(default=None, max_length=len(RULES))
+    rules: list[fields.AlertRule] | None = Field(default=None, max_length=RULES_MOST)
     reason: fields.Reason
 
 

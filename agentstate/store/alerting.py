@@ -47,6 +47,8 @@ class Rule:
     warn, alert: from which value on, None: never. falling: the lower the worse.
     window_seconds: how far back the figure looks; 0: what stands now.
     again_seconds: told again no sooner, whatever the site's own time for it is.
+    no_data: what counts while there is nothing to judge by. made: by people (made.py), and then
+    `again_seconds` is what they want, 0: as the site does.
     unit: of the value: share, ratio, count, seconds, ms, percent, hours.
     message: said of a value that is known, with the figure's facts. advice: what to do next.
     """
@@ -62,6 +64,8 @@ class Rule:
     hold_seconds: int = 60
     falling: bool = False
     again_seconds: int = 0
+    no_data: State = State.NO_DATA
+    made: bool = False
 
     def level(self, value: float) -> State:
         """The state that a value alone is worth."""
@@ -85,7 +89,7 @@ class Figure:
 
     def level(self, rule: Rule) -> State:
         if self.missing:
-            return State.NO_DATA
+            return rule.no_data
         return State.OK if self.fine or self.value is None else rule.level(self.value)
 
 
@@ -207,6 +211,7 @@ def _moved(standing: Standing, state: State, now: datetime) -> Standing:
 class Foreseen:
     """What a rule would have said of a time: how often it began to fire, how often it was at alert
     (also one that had warned before), and for how many minutes each. last_at: when it last fired.
+    fired: when it began or got worse, and to what.
     """
 
     began: int = 0
@@ -214,6 +219,7 @@ class Foreseen:
     firing_minutes: int = 0
     alert_minutes: int = 0
     last_at: datetime | None = None
+    fired: tuple[tuple[datetime, State], ...] = ()
 
 
 def foresee(
@@ -222,13 +228,21 @@ def foresee(
     """Judge the worst figure of each minute as it would have been judged. values: by minute; None:
     nothing that could be bad. A minute that is missing is one without a figure.
     """
+    figures = {
+        minute: Figure(value=value, fine="" if value is not None else "nothing")
+        for minute, value in values.items()
+    }
+    return foresee_figures(rule, figures, since=since, until=until)
+
+
+def foresee_figures(
+    rule: Rule, figures: Mapping[datetime, Figure], *, since: datetime, until: datetime
+) -> Foreseen:
+    """The same, of whole figures."""
+    nobody = Figure(value=None, missing="nobody judged")
     found, before, minute = Foreseen(), None, since
     while minute <= until:
-        figure = Figure(
-            value=values.get(minute),
-            missing="" if minute in values else "nobody judged",
-            fine="" if values.get(minute) is not None else "nothing",
-        )
+        figure = figures.get(minute, nobody)
         after = _judged(rule, figure, before, minute)
         if after.firing:
             found = _with_minute(found, before, after, minute)
@@ -246,12 +260,14 @@ def _with_minute(
 ) -> Foreseen:
     at_alert = after.state is State.ALERT
     was_alert = before is not None and before.state is State.ALERT
+    worse = before is None or RANK[after.state] > RANK[before.state]
     return Foreseen(
         began=found.began + (before is None or not before.firing),
         alerted=found.alerted + (at_alert and not was_alert),
         firing_minutes=found.firing_minutes + 1,
         alert_minutes=found.alert_minutes + at_alert,
         last_at=minute,
+        fired=found.fired + (((minute, after.state),) if worse else ()),
     )
 
 

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import QueryCanceled
 
-from agentstate.store import bounds, deliveries, rates, reads
+from agentstate.store import bounds, deliveries, made_figures, rates, reads
 from agentstate.store.alerting import (
     LATE_PART,
     RULES,
@@ -37,6 +37,7 @@ from agentstate.store.alerting import (
 )
 from agentstate.store.delivering import FAILING_SECONDS
 from agentstate.store.errors import AttemptsExhausted, BudgetExhausted
+from agentstate.store.made import Definition
 from agentstate.store.minutes import LATENCY_MS
 from agentstate.store.payloads import write
 
@@ -50,7 +51,6 @@ NAMES_READ = 50
 COUNT_MAX = 1_000
 NO_ATTEMPTS_LEFT = write({"code": AttemptsExhausted.code})[:-1]
 CHANGES_READ = 50
-FALLING = [name for name, rule in RULES.items() if rule.falling]
 NO_WRITES = "no write was counted in these 5 min"
 SLOW = f"it was not found out within {FIGURE_TIMEOUT_MS // 1000} s"
 
@@ -405,14 +405,19 @@ FIGURES: dict[str, Callable[[datetime], Figure]] = {
 }
 
 
-def read_figure(rule: Rule, *, now: datetime) -> Figure:
+def read_figure(
+    rule: Rule, *, now: datetime, definitions: Mapping[str, Definition] | None = None
+) -> Figure:
     """A rule's figure, found out within its own time; else it is missing, and no other one is."""
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('statement_timeout', %s, true)", [str(FIGURE_TIMEOUT_MS)]
             )
-            figure = FIGURES[rule.name](now)
+            definition = (definitions or {}).get(rule.name)
+            read = FIGURES.get(rule.name)
+            figure = made_figures.read_figure(definition, now) if definition else read and read(now)
+            figure = figure or Figure(value=None, missing="it was deleted a moment ago")
             cursor.execute("SELECT set_config('statement_timeout', '0', true)")
             return figure
     except OperationalError as slow:
@@ -484,21 +489,25 @@ def evaluate_all() -> list[Change] | None:
         if not cursor.fetchone()[0]:
             return None
         now = _now(cursor)
-        rules = bounds.rules()
-        figures = {name: read_figure(rule, now=now) for name, rule in rules.items()}
+        told_rules = bounds.read()
+        rules = {told.rule.name: told.rule for told in told_rules}
+        made = {t.rule.name: t.bounds.definition for t in told_rules if t.bounds.definition}
+        figures = {n: read_figure(rule, now=now, definitions=made) for n, rule in rules.items()}
         cursor.execute(f"{READ} ORDER BY rule FOR UPDATE")
         before = {row[0]: _standing(row) for row in cursor.fetchall()}
         now = _now(cursor)
         after = [evaluate(rule, figures[n], before.get(n), now) for n, rule in rules.items()]
         changes = [c for s in after if (c := _change(before.get(s.rule), s)) is not None]
-        due = [n for s in after if (n := _news(before.get(s.rule), s, now)) is not None]
+        due = [n for s in after if (n := _news(rules, before.get(s.rule), s, now)) is not None]
         told = {notice.standing.rule: told_of(notice, now) for notice in due}
         cursor.execute(SAVE, [_text([told.get(s.rule, s) for s in after])])
-        cursor.execute(SAVE_FIGURES, [_samples(figures, now), FALLING])
+        cursor.execute(
+            SAVE_FIGURES, [_samples(figures, now), [n for n in rules if rules[n].falling]]
+        )
         if changes:
             cursor.execute(NOTE_CHANGES, [_text(changes)])
         # In this transaction: what is told was kept, and what was kept is told.
-        deliveries.enqueue(cursor, due, now)
+        deliveries.enqueue(cursor, due, now, rules=rules)
         return changes
 
 
@@ -513,9 +522,13 @@ def _samples(figures: Mapping[str, Figure], now: datetime) -> str:
     return json.dumps(found)
 
 
-def _news(before: Standing | None, after: Standing, now: datetime) -> Notice | None:
-    again = settings.ALERT_AGAIN_SECONDS
-    return news(RULES[after.rule], before, after, now, again_seconds=again)
+def _news(
+    rules: Mapping[str, Rule], before: Standing | None, after: Standing, now: datetime
+) -> Notice | None:
+    rule = rules[after.rule]
+    # Whoever made a rule says how often it is told, more often than the site does as well.
+    own = rule.again_seconds if rule.made else 0
+    return news(rule, before, after, now, again_seconds=own or settings.ALERT_AGAIN_SECONDS)
 
 
 def _change(before: Standing | None, after: Standing) -> Change | None:
@@ -617,6 +630,7 @@ SELECT count(*) FILTER (WHERE state = 'alert' AND acknowledged_at IS NULL
         AND coalesce(snoozed_until <= agentstate_now(), true)),
     coalesce(max(checked_at) < agentstate_now() - make_interval(secs => %(silent)s), false)
 FROM agentstate_alert WHERE rule = ANY(%(rules)s)
+    OR rule IN (SELECT rule FROM agentstate_alertrule WHERE definition IS NOT NULL)
 """
 
 

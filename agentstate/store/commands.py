@@ -14,10 +14,11 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from agentstate.store import alerting, bulking, delivering, filters
+from agentstate.store import alerting, bulking, delivering, filters, made
 from agentstate.store.effects import Effect
 from agentstate.store.errors import Invalid, TooLarge
 from agentstate.store.payloads import NULL, RawJSON, check
+from agentstate.store.quiet import PERSON, TARGET, Quiet
 from agentstate.store.rules import names
 from agentstate.store.rules.expect import check_clauses
 from agentstate.store.states import MOVES, Status
@@ -1413,13 +1414,67 @@ class ChangeRule(Command[RuleChanged]):
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutRule(Command[RuleChanged]):
+    """Make a rule of one's own (version 0), or change one as it was seen. Needs operate.
+
+    Refuses Exists, NotFound, VersionConflict, and Invalid (what no figure can be judged by, or
+    there are too many).
+    """
+
+    rule: str
+    version: int
+    definition: made.Definition
+    warn: float | None
+    alert: float | None
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("rule", self.rule)
+        if not made.is_made(self.rule):
+            raise Invalid("rule", f"a name that begins with {made.PREFIX}")
+        names.check_whole("version", self.version, at_least=0, at_most=2**63 - 1)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+        alerting.check_bounds(
+            made.rule_of(self.rule, self.definition, warn=self.warn, alert=self.alert)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleDeleted(Result):
+    rule: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRule(Command[RuleDeleted]):
+    """Delete a rule that somebody made; what it has changed and told stays. Needs operate.
+
+    Refuses NotFound (also for rules of our own), VersionConflict.
+    """
+
+    rule: str
+    version: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_budget_name("rule", self.rule)
+        _check_version("version", self.version)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
 # --- targets of alerts ---------------------------------------------------------------------------
+
+# As long as a name may be that somebody signs in with.
+PERSON_CHARS = 150
 
 
 def _check_told(least: str | None, rules: tuple[str, ...] | None) -> None:
     if least is not None and least not in delivering.LEAST:
         raise Invalid("least", "warn or alert")
-    if rules is not None and (unknown := sorted(set(rules) - set(alerting.RULES))):
+    # Of rules that people made some may be gone by now: that is no harm.
+    unknown = sorted(n for n in rules or () if n not in alerting.RULES and not made.is_made(n))
+    if unknown:
         raise Invalid("rules", f"there is no rule {unknown[0][:100]}")
 
 
@@ -1448,10 +1503,12 @@ class CreateTarget(Command[TargetCreated]):
     hint: str
     least: str = "warn"
     rules: tuple[str, ...] = ()
+    person: str = ""
     reason: str = ""
 
     def __post_init__(self) -> None:
         names.check_budget_name("name", self.name)
+        names.check_line("person", self.person, at_least=0, at_most=PERSON_CHARS)
         if self.kind not in delivering.KINDS:
             raise Invalid("kind", "webhook or apprise")
         _check_told(self.least, self.rules)
@@ -1480,11 +1537,13 @@ class ChangeTarget(Command[TargetChanged]):
     enabled: bool | None = None
     least: str | None = None
     rules: tuple[str, ...] | None = None
+    person: str | None = None
     reason: str
 
     def __post_init__(self) -> None:
         names.check_budget_name("name", self.name)
         _check_version("version", self.version)
+        names.check_line("person", self.person or "", at_least=0, at_most=PERSON_CHARS)
         _check_told(self.least, self.rules)
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
@@ -1663,6 +1722,37 @@ class StopBulk(Command[BulkStopped]):
 
     def __post_init__(self) -> None:
         names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
+
+
+# --- quiet hours ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietSet(Result):
+    whose: str
+    version: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetQuiet(Command[QuietSet]):
+    """Say when a target (`target:NAME`, needs admin) or oneself (`person:NAME`) is not to be told;
+    quiet None: always. What is held back at that moment goes by what is said now.
+
+    version: as it was seen, 0 for none yet. Refuses NotFound, VersionConflict, NotAllowed.
+    """
+
+    whose: str
+    version: int
+    quiet: Quiet | None
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_line("whose", self.whose, at_least=1, at_most=PERSON_CHARS + 20)
+        if not self.whose.startswith((TARGET, PERSON)):
+            raise Invalid("whose", f"{TARGET}NAME or {PERSON}NAME")
+        names.check_whole("version", self.version, at_least=0, at_most=2**63 - 1)
+        names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
 
 
 # --- keys ----------------------------------------------------------------------------------------

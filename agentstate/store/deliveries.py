@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from agentstate.store import rowsql as sql
-from agentstate.store.alerting import RULES, Notice, What
+from agentstate.store.alerting import RULES, Notice, Rule, What
 from agentstate.store.delivering import (
     ATTEMPTS,
     CLAIM_SECONDS,
@@ -43,6 +43,16 @@ from agentstate.store.delivering import (
 )
 from agentstate.store.ids import uuid7
 from agentstate.store.payloads import write
+from agentstate.store.quiet import (
+    DROPPED_THEN,
+    OVERTAKEN,
+    PERSON,
+    TARGET,
+    Held,
+    KeptQuiet,
+    Quiet,
+    held,
+)
 from agentstate.store.rows import ActionRow
 from agentstate.store.sealing import Unreadable, unseal
 
@@ -56,38 +66,108 @@ DUE_MAX = 10_000
 # --- written with what they tell of --------------------------------------------------------------
 
 TARGETS_ON = """
-SELECT id, name, least, rules,
+SELECT id, name, person, least, rules,
     (SELECT count(*) FROM agentstate_delivery d WHERE d.target_id = t.id AND d.state = 'waiting')
 FROM agentstate_alerttarget t WHERE enabled ORDER BY name
 """
 INSERT = """
 INSERT INTO agentstate_delivery (id, target_id, target, rule, what, message, state, attempts,
-    attempts_max, next_at, answer, created_at, settled_at)
+    attempts_max, next_at, answer, created_at, settled_at, held_until)
 SELECT w.id, w.target_id, w.target, w.rule, w.what, w.message, w.state, 0, w.attempts_max,
-    w.at, w.answer, w.at, CASE WHEN w.state <> 'waiting' THEN w.at END
+    coalesce(w.held_until, w.at), w.answer, w.at, CASE WHEN w.state <> 'waiting' THEN w.at END,
+    w.held_until
 FROM json_to_recordset(%s) AS w (id uuid, target_id uuid, target text, rule text, what text,
-    message json, state text, attempts_max integer, at timestamptz, answer text)
+    message json, state text, attempts_max integer, at timestamptz, answer text,
+    held_until timestamptz)
+"""
+# It is told something newer now: what is held back of the same rule is told no more.
+END_HELD = """
+UPDATE agentstate_delivery SET state = 'dropped', settled_at = %(now)s, answer = %(why)s
+WHERE target_id = %(target)s AND rule = ANY(%(rules)s) AND state = 'waiting'
+    AND held_until > %(now)s
 """
 
 
-def enqueue(cursor: Any, notices: Iterable[Notice], now: datetime) -> int:
+def enqueue(
+    cursor: Any,
+    notices: Iterable[Notice],
+    now: datetime,
+    *,
+    rules: Mapping[str, Rule] = RULES,
+) -> int:
     """Write what the targets that are on are to be told, in the caller's transaction; how many."""
     due = list(notices)
     if not due:
         return 0
     cursor.execute(TARGETS_ON)
+    targets = cursor.fetchall()
+    quiets = _quiets(cursor)
     rows: list[dict[str, Any]] = []
-    for target_id, name, least, rules, waiting in cursor.fetchall():
-        told = [notice for notice in due if is_told(notice, least=least, rules=rules)]
+    for target_id, name, person, least, wanted, waiting in targets:
+        told = [notice for notice in due if is_told(notice, least=least, rules=wanted)]
+        hours = quiets_of(quiets, target=name, person=person)
+        holds = {n.standing.rule: held(hours, n.severity, now) for n in told}
+        if hours and (through := [rule for rule, hold in holds.items() if hold is None]):
+            values = {"target": target_id, "rules": through, "now": now, "why": OVERTAKEN}
+            cursor.execute(END_HELD, values)
         for place, notice in enumerate(told, waiting + 1):
-            rule = RULES[notice.standing.rule]
+            rule = rules[notice.standing.rule]
             message = message_of(notice, rule, now, console=settings.CONSOLE_URL)
             row = new_row(target_id, name, message, rule=rule.name, what=notice.what, now=now)
             full = {"state": DROPPED, "answer": TOO_MANY} if place > WAITING_MAX else {}
-            rows.append(row | full)
+            rows.append(row | _held(holds[rule.name]) | full)
     if rows:
         cursor.execute(INSERT, [sql.records(rows)])
     return len(rows)
+
+
+def _held(hold: Held | None) -> dict[str, Any]:
+    """What quiet hours make of a row."""
+    if hold is None:
+        return {}
+    if hold.until is None:
+        return {"state": DROPPED, "answer": DROPPED_THEN}
+    return {"held_until": hold.until}
+
+
+def _quiets(cursor: Any) -> dict[str, Quiet]:
+    cursor.execute(sql.READ_QUIET, {"whose": None})
+    kept = [sql.read_quiet(row) for row in cursor.fetchall()]
+    return {one.whose: one.quiet for one in kept if one.quiet}
+
+
+def quiets_of(quiets: Mapping[str, Quiet], *, target: str, person: str) -> list[Quiet]:
+    """Those that a target has: its own, and those of the person whose it is."""
+    keys = (f"{TARGET}{target}", f"{PERSON}{person}" if person else "")
+    return [quiets[key] for key in keys if key in quiets]
+
+
+def read_quiets(*, whose: Sequence[str] | None = None) -> dict[str, KeptQuiet]:
+    """Quiet hours by whose they are, of these or of all; also those that were ended."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql.READ_QUIET, {"whose": list(whose) if whose is not None else None})
+        return {row[0]: sql.read_quiet(row) for row in cursor.fetchall()}
+
+
+OF_WHOM = """
+SELECT id, name, person FROM agentstate_alerttarget
+WHERE %(whose)s IN ('target:' || name, 'person:' || person) ORDER BY name
+"""
+HOLD_ANEW = """
+UPDATE agentstate_delivery SET held_until = %(until)s, next_at = coalesce(%(until)s, %(now)s)
+WHERE target_id = %(target)s AND state = 'waiting' AND held_until > %(now)s
+"""
+
+
+def hold_anew(cursor: Any, whose: str, now: datetime) -> None:
+    """Other quiet hours: what is held back goes by them from now on; it is dropped no more."""
+    cursor.execute(OF_WHOM, {"whose": whose})
+    targets = cursor.fetchall()
+    quiets = _quiets(cursor)
+    for target_id, name, person in targets:
+        ends = [quiet.until(now) for quiet in quiets_of(quiets, target=name, person=person)]
+        until = max((end for end in ends if end), default=None)
+        cursor.execute(HOLD_ANEW, {"target": target_id, "until": until, "now": now})
 
 
 def enqueue_test(cursor: Any, target: TargetRow, now: datetime, *, id: UUID, by: str) -> None:
@@ -119,6 +199,7 @@ def new_row(
         "attempts_max": attempts_max,
         "at": now,
         "answer": "",
+        "held_until": None,
     }
 
 
@@ -268,7 +349,7 @@ WHERE id = %(id)s
 HURRY = """
 UPDATE agentstate_delivery SET next_at = agentstate_now()
 WHERE target_id = %s AND state = 'waiting' AND claimed_until IS NULL
-    AND next_at > agentstate_now()
+    AND next_at > agentstate_now() AND coalesce(held_until <= agentstate_now(), true)
 """
 
 
@@ -376,14 +457,20 @@ class Delivery:
     answer: str
     created_at: datetime
     settled_at: datetime | None
+    held_until: datetime | None
     trying: bool
     resendable: bool
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for the end of quiet hours; it may have gone out by now."""
+        return self.state == WAITING and self.held_until is not None and not self.attempts
 
 
 _LOG = """
 SELECT d.id, d.target, d.rule, d.what, d.state, d.attempts, d.attempts_max, d.next_at, d.tried_at,
     d.took_ms, d.status, d.answer, d.created_at, d.settled_at,
-    d.state = 'waiting' AND coalesce(d.claimed_until > agentstate_now(), false),
+    d.held_until, d.state = 'waiting' AND coalesce(d.claimed_until > agentstate_now(), false),
     EXISTS (SELECT FROM agentstate_alerttarget t WHERE t.id = d.target_id)
 FROM agentstate_delivery d
 """
@@ -431,7 +518,8 @@ def read_id(text: str) -> UUID | None:
 def _line(row: Sequence[Any]) -> Delivery:
     names = (
         "id", "target", "rule", "what", "state", "attempts", "attempts_max", "next_at", "tried_at",
-        "took_ms", "status", "answer", "created_at", "settled_at", "trying", "resendable",
+        "took_ms", "status", "answer", "created_at", "settled_at",
+        "held_until", "trying", "resendable",
     )  # fmt: skip
     values = dict(zip(names, row, strict=True))
     return Delivery(**values | {"id": id_told(values["id"])})

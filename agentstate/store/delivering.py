@@ -51,6 +51,7 @@ class TargetRow:
     enabled: bool
     version: int
     testing: UUID | None = None
+    person: str = ""
 
     def facts(self) -> dict[str, Any]:
         """What a refusal and the audit say of it."""
@@ -59,6 +60,7 @@ class TargetRow:
             "enabled": self.enabled,
             "least": self.least,
             "rules": list(self.rules),
+            "person": self.person,
             "version": self.version,
         }
 

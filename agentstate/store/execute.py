@@ -31,6 +31,7 @@ from agentstate.store import (
     deliveries,
     feed,
     listeners,
+    made,
     minutes,
     partitions,
     sessions,
@@ -65,6 +66,7 @@ from agentstate.store.commands import (
     Result,
     RotateSecret,
     SetCheckpoint,
+    SetQuiet,
     SnoozeAlert,
     StopBulk,
     TryTarget,
@@ -88,6 +90,7 @@ from agentstate.store.ids import uuid7
 from agentstate.store.lanes import Lane
 from agentstate.store.payloads import RawJSON
 from agentstate.store.plan import Plan, plan
+from agentstate.store.quiet import TARGET, Quiet
 from agentstate.store.rows import BudgetRow, EventRow, run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
@@ -528,7 +531,7 @@ class _Batch:
         facts = draft.facts
         facts.people, facts.has_admin, facts.setup_code = people
         draft.facts.alerts = alerts
-        draft.facts.alert_rules = self._lock_rules(cursor, parts)
+        self._lock_rules(cursor, draft.facts, parts)
         self._lock_targets(cursor, draft.facts, parts)
         self._lock_bulks(cursor, draft.facts, parts)
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
@@ -545,19 +548,27 @@ class _Batch:
         cursor.execute(sql.LOCK_ALERTS, [rules])
         return {rule: (state, version) for rule, state, version in cursor.fetchall()}
 
-    def _lock_rules(
-        self, cursor: Any, parts: Sequence[Plan]
-    ) -> dict[str, tuple[float | None, float | None, int]]:
-        """Only of rules that there are: a name of somebody's own makes no row."""
-        names = sorted({part.alert_rule for part in parts if part.alert_rule} & set(RULES))
+    def _lock_rules(self, cursor: Any, facts: Facts, parts: Sequence[Plan]) -> None:
+        """A row is made of rules of ours alone: a name of somebody's own makes none."""
+        names = sorted({part.alert_rule for part in parts if part.alert_rule})
         if not names:
-            return {}
-        cursor.execute(sql.MAKE_RULES, [names])
+            return
+        if own := [name for name in names if made.is_made(name)]:
+            cursor.execute(sql.LOCK_MADE, [own])
+            cursor.execute(sql.COUNT_MADE)
+            facts.made_rules = cursor.fetchone()[0]
+        cursor.execute(sql.MAKE_RULES, [[name for name in names if name in RULES]])
         cursor.execute(sql.LOCK_RULES, [names])
-        return {rule: (warn, alert, version) for rule, warn, alert, version in cursor.fetchall()}
+        facts.alert_rules = {row[0]: sql.read_rule(row) for row in cursor.fetchall()}
 
     def _lock_targets(self, cursor: Any, facts: Facts, parts: Sequence[Plan]) -> None:
         names = sorted({part.target for part in parts if part.target})
+        if whose := next((part.quiet for part in parts if part.quiet), None):
+            cursor.execute(sql.LOCK_QUIET, [whose])
+            cursor.execute(sql.READ_QUIET, {"whose": [whose]})
+            row = cursor.fetchone()
+            facts.quiet = sql.read_quiet(row) if row else None
+            names += [whose.removeprefix(TARGET)] if whose.startswith(TARGET) else []
         wanted = sorted({part.delivery for part in parts if part.delivery})
         if not names and not wanted:
             return
@@ -1300,6 +1311,14 @@ def _change_rule(cursor: Any, now: datetime, **values: Any) -> None:
     cursor.execute(sql.CHANGE_RULE, values | {"at": now})
 
 
+def _put_rule(cursor: Any, now: datetime, **values: Any) -> None:
+    cursor.execute(sql.PUT_RULE, values | {"at": now})
+
+
+def _delete_rule(cursor: Any, now: datetime, *, rule: str) -> None:
+    cursor.execute(sql.DELETE_RULE, {"rule": rule})
+
+
 def _create_target(cursor: Any, now: datetime, *, ask: CreateTarget, by: str) -> None:
     values = {
         "id": ask.id,
@@ -1310,6 +1329,7 @@ def _create_target(cursor: Any, now: datetime, *, ask: CreateTarget, by: str) ->
         "hint": ask.hint,
         "least": ask.least,
         "rules": list(ask.rules),
+        "person": ask.person,
         "by": by,
         "at": now,
     }
@@ -1321,6 +1341,7 @@ def _change_target(cursor: Any, now: datetime, *, target: TargetRow, off_why: st
         "id": target.id,
         "least": target.least,
         "rules": list(target.rules),
+        "person": target.person,
         "version": target.version,
         "enabled": target.enabled,
         "off_why": off_why,
@@ -1334,7 +1355,17 @@ def _rotate_secret(cursor: Any, now: datetime, **values: Any) -> None:
 
 
 def _delete_target(cursor: Any, now: datetime, *, target: TargetRow) -> None:
-    cursor.execute(sql.DELETE_TARGET, [target.id])
+    cursor.execute(sql.DELETE_TARGET, {"id": target.id})
+
+
+def _set_quiet(
+    cursor: Any, now: datetime, *, whose: str, quiet: Quiet | None, version: int, by: str
+) -> None:
+    """None is kept as no day, so that its version goes on."""
+    said = quiet or Quiet(zone="UTC", begins=0, ends=0, days=())
+    values = {"whose": whose, "version": version, "by": by, "at": now}
+    cursor.execute(sql.SAVE_QUIET, values | said.facts())
+    deliveries.hold_anew(cursor, whose, now)
 
 
 def _test_target(cursor: Any, now: datetime, *, target: TargetRow, id: UUID, by: str) -> None:
@@ -1395,10 +1426,13 @@ _OTHER: dict[str, Callable[..., None]] = {
     "acknowledge": _acknowledge,
     "snooze": _snooze,
     "rule": _change_rule,
+    "rule-put": _put_rule,
+    "rule-delete": _delete_rule,
     "target": _create_target,
     "target-change": _change_target,
     "rotate-secret": _rotate_secret,
     "target-delete": _delete_target,
+    "quiet": _set_quiet,
     "test": _test_target,
     "resend": _resend,
 }
@@ -1422,6 +1456,7 @@ OF_TARGETS = (
     ChangeTarget,
     RotateSecret,
     DeleteTarget,
+    SetQuiet,
     TryTarget,
     ResendDelivery,
 )

@@ -769,6 +769,8 @@ class Alert(models.Model):
 class AlertRule(models.Model):
     """Bounds that an operator gave a rule in place of its own. version 0: never changed, and then
     the rule's own count, whatever stands here.
+
+    definition: of a rule that somebody made (`made.Definition`); its name begins with `own-`.
     """
 
     rule = models.TextField(primary_key=True)
@@ -778,9 +780,14 @@ class AlertRule(models.Model):
     changed_at = models.DateTimeField(null=True)
     changed_by = models.TextField(null=True)
     changed_why = models.TextField(null=True)
+    definition = models.JSONField(null=True)
 
     class Meta:
         constraints = [
+            models.CheckConstraint(
+                condition=Q(definition__isnull=True) | Q(rule__startswith="own-", version__gte=1),
+                name="alertrule_made_by_people_says_so",
+            ),
             models.CheckConstraint(
                 condition=Q(
                     version=0,
@@ -834,6 +841,7 @@ class AlertTarget(models.Model):
 
     address, secret: sealed (`sealing.py`), never shown again; hint: what may be shown of it.
     failures: tries that failed since the last that did not; failing_since: the first of them.
+    person: whose quiet hours it has beside its own; "": nobody's.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -853,6 +861,7 @@ class AlertTarget(models.Model):
     version = models.BigIntegerField(default=1)
     created_by = models.TextField()
     created_at = models.DateTimeField()
+    person = models.TextField(default="", db_default="")
 
     class Meta:
         constraints = [
@@ -878,11 +887,38 @@ class AlertTarget(models.Model):
         ]
 
 
+class AlertQuiet(models.Model):
+    """Quiet hours of a target (`target:NAME`) or a person (`person:NAME`); without days: none."""
+
+    whose = models.TextField(primary_key=True)
+    zone = models.TextField()
+    begins = models.IntegerField()
+    ends = models.IntegerField()
+    days = ArrayField(models.IntegerField(), default=list)
+    critical = models.BooleanField()
+    then = models.TextField()
+    version = models.BigIntegerField()
+    changed_at = models.DateTimeField()
+    changed_by = models.TextField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(begins__gte=0, begins__lt=1440, ends__gte=0, ends__lt=1440),
+                name="quiet_hours_are_of_a_day",
+            ),
+            models.CheckConstraint(
+                condition=Q(then__in=["send", "drop"]), name="quiet_then_is_send_or_drop"
+            ),
+        ]
+
+
 class Delivery(models.Model):
     """A message to a target, from the moment that it was due; a line of the log when it is over.
 
     attempts: how often it was tried; the number also tells who tried (`deliveries.settle`).
     claimed_until: somebody is at it. The target may be gone, so its name is here as well.
+    held_until: it was due in quiet hours, which are over then.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -902,6 +938,7 @@ class Delivery(models.Model):
     answer = models.TextField(default="")
     created_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
+    held_until = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [

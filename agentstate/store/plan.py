@@ -28,6 +28,7 @@ from agentstate.store.commands import (
     CreateKey,
     CreateRun,
     CreateTarget,
+    DeleteRule,
     DeleteTarget,
     DrainWorker,
     DropDeadHolds,
@@ -36,6 +37,7 @@ from agentstate.store.commands import (
     NoteLapsed,
     NoteRefused,
     Patch,
+    PutRule,
     PutTelemetry,
     ReclaimLease,
     ReleaseLease,
@@ -46,6 +48,7 @@ from agentstate.store.commands import (
     RevokeKey,
     RotateSecret,
     SetCheckpoint,
+    SetQuiet,
     SignalRun,
     SnoozeAlert,
     Spend,
@@ -73,7 +76,7 @@ class Plan:
     workers: whose drain it asks about; drains_of_holders: that of whoever holds its units.
     tells_effects: it gives out runs, whose open effects their new holder is told.
     consumer: of the feed, whose checkpoint it sets. alert: the rule that it acknowledges;
-    alert_rule: the one whose bounds it changes.
+    alert_rule: the one whose bounds it changes. quiet: whose quiet hours.
     person: whose rights it is about; is_setup: it needs to know whether there is an admin.
     api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
     target. bulk: that is stopped.
@@ -107,6 +110,7 @@ class Plan:
     consumer: str | None = None
     alert: str | None = None
     alert_rule: str | None = None
+    quiet: str | None = None
     target: str | None = None
     delivery: UUID | None = None
     bulk: UUID | None = None
@@ -462,10 +466,13 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     AcknowledgeAlert: lambda ask: Plan(operation="acknowledge", alert=ask.rule),
     SnoozeAlert: lambda ask: Plan(operation="snooze", alert=ask.rule),
     ChangeRule: lambda ask: Plan(operation="change-rule", alert_rule=ask.rule),
+    PutRule: lambda ask: Plan(operation="put-rule", alert_rule=ask.rule),
+    DeleteRule: lambda ask: Plan(operation="delete-rule", alert_rule=ask.rule),
     CreateTarget: lambda ask: Plan(operation="create-target", target=ask.name),
     ChangeTarget: lambda ask: Plan(operation="change-target", target=ask.name),
     RotateSecret: lambda ask: Plan(operation="rotate-secret", target=ask.name),
     DeleteTarget: lambda ask: Plan(operation="delete-target", target=ask.name),
+    SetQuiet: lambda ask: Plan(operation="set-quiet", quiet=ask.whose),
     TryTarget: lambda ask: Plan(operation="try-target", target=ask.name),
     ResendDelivery: lambda ask: Plan(operation="resend-delivery", delivery=ask.delivery),
     CreateBulk: lambda ask: Plan(operation="create-bulk", wanted={"kind": ask.kind}),

@@ -14,7 +14,10 @@ from uuid import UUID
 
 from agentstate.store.delivering import TargetRow
 from agentstate.store.effects import COUNTED_MAX, TOLD_BYTES_MAX, TOLD_MAX
+from agentstate.store.errors import Invalid
+from agentstate.store.made import KeptRule, read_definition
 from agentstate.store.payloads import moment
+from agentstate.store.quiet import KeptQuiet, Quiet
 from agentstate.store.rows import (
     BudgetRow,
     EntryRow,
@@ -630,8 +633,26 @@ MAKE_RULES = """
 INSERT INTO agentstate_alertrule (rule, version) SELECT name, 0 FROM unnest(%s::text[]) AS t (name)
 ORDER BY name ON CONFLICT (rule) DO NOTHING
 """
+# Of a rule that is to be made there is no row yet: two who make it meet here.
+LOCK_MADE = "SELECT pg_advisory_xact_lock(7210, hashtext(name)) FROM unnest(%s::text[]) AS t (name)"
+COUNT_MADE = "SELECT count(*) FROM agentstate_alertrule WHERE definition IS NOT NULL"
+PUT_RULE = """
+INSERT INTO agentstate_alertrule AS r (rule, warn, alert, version, changed_at, changed_by,
+    changed_why, definition)
+VALUES (%(rule)s, %(warn)s, %(alert)s, %(version)s, %(at)s, %(by)s, %(why)s, %(definition)s)
+ON CONFLICT (rule) DO UPDATE SET warn = excluded.warn, alert = excluded.alert,
+    version = excluded.version, changed_at = excluded.changed_at,
+    changed_by = excluded.changed_by, changed_why = excluded.changed_why,
+    definition = excluded.definition
+"""
+# How it stood and what it was judged by go with it; what changed and what was told stay.
+DELETE_RULE = """
+WITH gone AS (DELETE FROM agentstate_alertrule WHERE rule = %(rule)s),
+    figures AS (DELETE FROM agentstate_alertfigure WHERE rule = %(rule)s)
+DELETE FROM agentstate_alert WHERE rule = %(rule)s
+"""
 LOCK_RULES = """
-SELECT rule, warn, alert, version FROM agentstate_alertrule WHERE rule = ANY(%s)
+SELECT rule, warn, alert, version, definition::text FROM agentstate_alertrule WHERE rule = ANY(%s)
 ORDER BY rule FOR UPDATE
 """
 CHANGE_RULE = """
@@ -641,7 +662,7 @@ WHERE rule = %(rule)s
 """
 # Targets before their deliveries, everywhere.
 LOCK_TARGETS = """
-SELECT id, name, kind, hint, least, rules, enabled, version,
+SELECT id, name, kind, hint, least, rules, enabled, version, person,
     (SELECT d.id FROM agentstate_delivery d WHERE d.target_id = t.id AND d.what = 'test'
         AND d.state = 'waiting' ORDER BY d.id LIMIT 1)
 FROM agentstate_alerttarget t WHERE name = ANY(%(names)s)
@@ -656,13 +677,14 @@ WHERE d.id = ANY(%s) ORDER BY d.id FOR UPDATE OF d
 """
 CREATE_TARGET = """
 INSERT INTO agentstate_alerttarget (id, name, kind, address, secret, hint, least, rules, enabled,
-    failures, version, created_by, created_at)
+    failures, version, created_by, created_at, person)
 VALUES (%(id)s, %(name)s, %(kind)s, %(address)s, %(secret)s, %(hint)s, %(least)s, %(rules)s, true,
-    0, 1, %(by)s, %(at)s)
+    0, 1, %(by)s, %(at)s, %(person)s)
 """
 # Switched on, it begins anew: what failed before was another time.
 CHANGE_TARGET = """
 UPDATE agentstate_alerttarget SET least = %(least)s, rules = %(rules)s, version = %(version)s,
+    person = %(person)s,
     off_at = CASE WHEN %(enabled)s THEN NULL WHEN enabled THEN %(at)s ELSE off_at END,
     off_why = CASE WHEN %(enabled)s THEN NULL WHEN enabled THEN %(off_why)s ELSE off_why END,
     failures = CASE WHEN %(enabled)s AND NOT enabled THEN 0 ELSE failures END,
@@ -673,9 +695,30 @@ WHERE id = %(id)s
 ROTATE_TARGET = """
 UPDATE agentstate_alerttarget SET secret = %(secret)s, version = %(version)s WHERE id = %(id)s
 """
-DELETE_TARGET = "DELETE FROM agentstate_alerttarget WHERE id = %s"
+DELETE_TARGET = """
+WITH quiet AS (DELETE FROM agentstate_alertquiet q USING agentstate_alerttarget t
+    WHERE t.id = %(id)s AND q.whose = 'target:' || t.name)
+DELETE FROM agentstate_alerttarget WHERE id = %(id)s
+"""
+# Two who set the same for the first time meet here; there is no row yet to meet at.
+LOCK_QUIET = "SELECT pg_advisory_xact_lock(7211, hashtext(%s))"
+READ_QUIET = """
+SELECT whose, zone, begins, ends, days, critical, "then", version, changed_at, changed_by
+FROM agentstate_alertquiet WHERE %(whose)s::text[] IS NULL OR whose = ANY(%(whose)s) ORDER BY whose
+"""
+SAVE_QUIET = """
+INSERT INTO agentstate_alertquiet (whose, zone, begins, ends, days, critical, "then", version,
+    changed_at, changed_by)
+VALUES (%(whose)s, %(zone)s, %(begins)s, %(ends)s, %(days)s, %(critical)s, %(then)s, %(version)s,
+    %(at)s, %(by)s)
+ON CONFLICT (whose) DO UPDATE SET zone = excluded.zone, begins = excluded.begins,
+    ends = excluded.ends, days = excluded.days, critical = excluded.critical,
+    "then" = excluded."then", version = excluded.version, changed_at = excluded.changed_at,
+    changed_by = excluded.changed_by
+"""
 RESEND = """
 UPDATE agentstate_delivery SET state = 'waiting', settled_at = NULL, next_at = %(at)s,
+    held_until = NULL,
     attempts_max = attempts + %(more)s
 WHERE id = %(id)s
 """
@@ -707,9 +750,36 @@ WHERE id = %(id)s AND state IN ('collecting', 'working')
 XACT_STATUS = "SELECT pg_xact_status(%s::xid8)"
 
 
+def read_rule(row: Sequence[Any]) -> KeptRule:
+    """Of LOCK_RULES."""
+    _, warn, alert, version, text = row
+    definition = read_definition(json.loads(text)) if text is not None else None
+    return KeptRule(warn=warn, alert=alert, version=version, definition=definition)
+
+
+def read_quiet(row: Sequence[Any]) -> KeptQuiet:
+    """Of READ_QUIET. What this machine cannot judge, as it knows not the zone, is none."""
+    whose, zone, begins, ends, days, critical, then, version, changed_at, changed_by = row
+    try:
+        quiet = Quiet(
+            zone=zone, begins=begins, ends=ends, days=tuple(days), critical=critical, then=then
+        )
+    except Invalid:
+        quiet = None
+    return KeptQuiet(
+        whose=whose,
+        quiet=quiet if days else None,
+        version=version,
+        changed_at=changed_at,
+        changed_by=changed_by,
+    )
+
+
 def read_target(row: Sequence[Any]) -> TargetRow:
     """Of LOCK_TARGETS."""
-    names = ("id", "name", "kind", "hint", "least", "rules", "enabled", "version", "testing")
+    names = (
+        "id", "name", "kind", "hint", "least", "rules", "enabled", "version", "person", "testing",
+    )  # fmt: skip
     values = dict(zip(names, row, strict=True))
     return TargetRow(**values | {"rules": tuple(values["rules"])})
 

@@ -44,6 +44,7 @@ def create_target(
     hint: str,
     least: str = "warn",
     rules: Sequence[str] = (),
+    person: str = "",
     reason: str = "",
     by: Caller,
     under: Circumstances = PLAIN,
@@ -62,6 +63,7 @@ def create_target(
         hint=hint,
         least=least,
         rules=tuple(sorted(set(rules))),
+        person=person,
         reason=reason,
     )
     created = execute(ask, by=by, under=under)
@@ -114,7 +116,9 @@ def new_secret() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A target as it may be shown. waiting: deliveries that are not settled."""
+    """A target as it may be shown. waiting: deliveries that are not settled; held: of those, how
+    many wait for the end of quiet hours. person: whose quiet hours it has, too.
+    """
 
     name: str
     kind: str
@@ -130,16 +134,19 @@ class Target:
     version: int
     created_by: str
     created_at: datetime
+    person: str
     waiting: int
+    held: int
 
 
 _NAMES = (
     "name", "kind", "hint", "least", "rules", "enabled", "off_at", "off_why", "failures",
-    "failing_since", "delivered_at", "version", "created_by", "created_at",
+    "failing_since", "delivered_at", "version", "created_by", "created_at", "person",
 )  # fmt: skip
 READ = f"""
 SELECT {", ".join(_NAMES)}, (SELECT count(*) FROM agentstate_delivery d
-    WHERE d.target_id = t.id AND d.state = 'waiting')
+    WHERE d.target_id = t.id AND d.state = 'waiting'), (SELECT count(*) FROM agentstate_delivery d
+    WHERE d.target_id = t.id AND d.state = 'waiting' AND d.held_until > agentstate_now())
 FROM agentstate_alerttarget t WHERE %(name)s::text IS NULL OR name = %(name)s ORDER BY name
 """
 
@@ -149,7 +156,7 @@ def read(*, name: str | None = None) -> list[Target]:
     with connection.cursor() as cursor:
         cursor.execute(READ, {"name": name})
         rows = cursor.fetchall()
-    found = [dict(zip((*_NAMES, "waiting"), row, strict=True)) for row in rows]
+    found = [dict(zip((*_NAMES, "waiting", "held"), row, strict=True)) for row in rows]
     return [Target(**values | {"rules": tuple(values["rules"])}) for values in found]
 
 

@@ -167,7 +167,7 @@ def read() -> Board:
 
 
 def read_line(rule: Rule, standing: Standing | None) -> Line:
-    name, query = PLACES[rule.name]
+    name, query = PLACES.get(rule.name, ("contention", {}))  # what people made counts writes
     asked: dict[str, Any] = {"query": query} if query else {}
     address = reverse(PAGES.get(name, name), **asked)
     return Line(rule=rule, standing=standing, address=address, place=NAMES[name])

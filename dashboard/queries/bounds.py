@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from agentstate.store.alerting import Foreseen, Rule, told
 from agentstate.store.bounds import Preview
+from dashboard import alert_charts
 
+NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 LABELS = {"warn": "Warns from", "alert": "Alerts from"}
 # A share is typed in per cent, as it is shown.
 UNITS = {
@@ -60,6 +64,17 @@ class Seen:
     worst: str
     since: datetime
     until: datetime
+
+
+def drawn(found: Preview, rule: Rule, foreseen: Foreseen) -> dict[str, Any]:
+    """What alerts/preview.html shows: the figures, these bounds, when it would have fired."""
+    return {
+        "chart": alert_charts.draw(found, rule, foreseen),
+        "foreseen": foreseen,
+        "preview_minutes": found.minutes,
+        "preview_span": found.until - found.since,
+        "worst": "" if found.worst is None else told(rule.unit, found.worst),
+    }
 
 
 def read_preview(found: Preview) -> Seen:

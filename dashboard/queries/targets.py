@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from agentstate.store import deliveries, targets
-from agentstate.store.alerting import RULES
+from agentstate.store import bounds, deliveries, targets
 from agentstate.store.deliveries import Delivery
 from agentstate.store.targets import Target
 from dashboard.queries.clock import database_now
@@ -54,14 +53,20 @@ def read_log(*, target: str | None = None, before: str | None = None) -> Log:
     found = deliveries.read(target=target, before=before, limit=LOG_ROWS + 1)
     shown = found[:LOG_ROWS]
     older = shown[-1].id if len(found) > LOG_ROWS else None
-    return Log(lines=[read_line(delivery) for delivery in shown], older=older)
+    known = titles()
+    return Log(lines=[read_line(delivery, known) for delivery in shown], older=older)
 
 
-def read_line(delivery: Delivery) -> Line:
-    rule = RULES.get(delivery.rule)
+def titles() -> dict[str, str]:
+    """Of every rule, those that people made as well."""
+    return {name: rule.title for name, rule in bounds.rules().items()}
+
+
+def read_line(delivery: Delivery, titles_of: dict[str, str] | None = None) -> Line:
+    title = (titles() if titles_of is None else titles_of).get(delivery.rule)
     return Line(
         delivery=delivery,
-        title=rule.title if rule else delivery.rule or "Test",
+        title=title or delivery.rule or "Test",
         what=WHAT.get(delivery.what, delivery.what),
     )
 
@@ -70,5 +75,6 @@ def wants(target: Target) -> str:
     """`warnings and alerts, of all rules`, `alerts only, of Fenced writes, Overdue runs`."""
     if not target.rules:
         return f"{LEAST[target.least]}, of all rules"
-    titles = [RULES[name].title if name in RULES else name for name in target.rules]
-    return f"{LEAST[target.least]}, of {', '.join(titles)}"
+    known = titles()
+    named = ", ".join(known.get(name, name) for name in target.rules)
+    return f"{LEAST[target.least]}, of {named}"

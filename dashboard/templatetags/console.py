@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from agentstate.store.states import TERMINAL, Status
-from dashboard import moments
+from dashboard import moments, zones
 
 register = template.Library()
 
@@ -84,8 +84,50 @@ def iso(at: datetime) -> str:
 
 @register.filter
 def stamp(at: datetime) -> str:
-    """`2026-03-12 09:40:00 UTC`."""
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """`2026-03-12 09:40:00 UTC`, and behind it the same in the zone of the page; the page's script
+    adds how long ago that is."""
+    return zones.in_both(at)
+
+
+@register.filter
+def local(at: datetime | None, form: str) -> str:
+    """An instant in the zone of the page, as strftime writes it."""
+    return zones.written(at, form) if at else ""
+
+
+@register.filter
+def typed_time(text: str) -> str:
+    """What an address says, as it stands in a field: an instant in the zone of the page."""
+    return zones.shown(text)
+
+
+@register.simple_tag
+def zone(at: datetime | None = None) -> str:
+    """The zone of the page: behind an instant as it is called then, else by its name."""
+    return zones.abbreviation(at) if at else zones.word()
+
+
+@register.simple_tag
+def zone_name() -> str:
+    """The zone of the page, in full."""
+    return zones.name()
+
+
+@register.simple_tag(takes_context=True)
+def theme(context: template.Context) -> str:
+    """What the person chose, else what this browser keeps."""
+    request = context["request"]
+    chosen = getattr(request, "chosen", None)
+    kept: str = (chosen and chosen.theme) or request.COOKIES.get("agentstate_theme", "")
+    return kept
+
+
+@register.simple_tag
+def zone_field() -> SafeString:
+    """In a form with times: the zone that they are typed in."""
+    if zones.name() == zones.UTC_NAME:
+        return SafeString("")
+    return format_html('<input type="hidden" name="{}" value="{}">', zones.FIELD, zones.name())
 
 
 @register.simple_tag
@@ -96,7 +138,6 @@ def moment(at: datetime | None, now: datetime, style: str = "clock") -> SafeStri
     """
     if at is None:
         return format_html('<span class="faint">{}</span>', NOTHING)
-    utc = at.astimezone(UTC)
     if style == "ago":
         return format_html(
             '<time datetime="{}" title="{}" data-at="{}">{}</time>',
@@ -105,7 +146,7 @@ def moment(at: datetime | None, now: datetime, style: str = "clock") -> SafeStri
             epoch_ms(at),
             duration(now - at),
         )
-    text = utc.strftime("%H:%M:%S") if style == "clock" else utc.strftime("%Y-%m-%d %H:%M:%S")
+    text = zones.written(at) if style == "clock" else zones.full(at)
     return format_html(
         '<time datetime="{}" title="{}" data-zone="{}">{}</time>', iso(at), stamp(at), style, text
     )
@@ -259,7 +300,7 @@ def skew(ms: int) -> str:
 def then(at: datetime, page: str) -> SafeString:
     """When something happened, as a link to its page as of that moment; without a page the instant
     alone."""
-    text = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    text = zones.full(at)
     told = format_html(
         '<time datetime="{}" title="{}" data-zone="full">{}</time>', iso(at), stamp(at), text
     )

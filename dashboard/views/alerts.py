@@ -10,6 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentstate.store.commands import AcknowledgeAlert, SnoozeAlert
+from dashboard import zones
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
@@ -80,7 +81,11 @@ def snooze(request: ConsoleRequest, rule: str) -> HttpResponseBase:
     if done.result is None:
         return ask_snooze(request, queries.find(rule) or line, done=done)
     until = done.result.until
-    told = f"nobody is told before {until:%Y-%m-%d %H:%M} UTC" if until else "it tells again"
+    told = (
+        f"nobody is told before {zones.clock(until, '%Y-%m-%d %H:%M')}"
+        if until
+        else "it tells again"
+    )
     messages.success(request, f"{line.rule.title}: {told}.", extra_tags="check-circle")
     return redirect("alerts")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from agentstate.store import bounds
+from agentstate.store import bounds, made
 from agentstate.store.alerting import RULES
 from agentstate.store.bounds import Preview
 from agentstate.store.commands import ChangeRule
@@ -19,13 +18,12 @@ from agentstate.store.errors import Invalid
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
-from dashboard.pages import ConsoleRequest, page
+from dashboard.pages import ConsoleRequest, is_partial, page
 from dashboard.queries import bounds as queries
 from dashboard.queries.clock import database_now
 
 LOST = "The form has lost what you saw. Send it again."
 A_NUMBER = "{name}: a number such as 12 or 0.5, or nothing for never."
-_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,8 @@ def change(request: ConsoleRequest, rule: str) -> HttpResponseBase:
     """Show the last day with the bounds that are typed; then, if a reason is given and they are
     still as they were seen, keep them.
     """
+    if made.is_made(rule):  # of these all can be changed
+        return redirect("rule-edit", rule=rule)
     if rule not in RULES:
         raise Http404
     found = bounds.find(rule)
@@ -81,7 +81,7 @@ def read_typed(request: ConsoleRequest, found: bounds.Told) -> Typed:
         posted = request.method == "POST"
         text = (request.POST.get(name, "") if posted else request.GET.get(name, counts)).strip()
         texts[name], values[name] = text[:30], None
-        if text and not _NUMBER.fullmatch(text):
+        if text and not queries.NUMBER.fullmatch(text):
             error = error or A_NUMBER.format(name=queries.LABELS[name])
         elif text:
             values[name] = queries.meant(found.rule, float(text))
@@ -92,20 +92,28 @@ def ask(
     request: ConsoleRequest, found: bounds.Told, typed: Typed, done: Done[Any] | None
 ) -> HttpResponseBase:
     seen, error = preview_of(found, typed)
+    drawn = queries.drawn(seen, seen.asked, seen.then) if seen else {"preview_error": error}
+    if is_partial(request, "preview"):
+        return render(request, "alerts/preview.html", drawn | {"preview_span": bounds.PREVIEW})
     done = done or (Done(error=error) if error and request.method == "POST" else None)
     mending = done is not None and bool(done.error)
     version = request.POST.get("seen_version", "") if mending else found.bounds.version
-    context = form_context(request, done) | {
-        "found": found,
-        "now": database_now(),
-        "typed": typed,
-        "unit": queries.unit_of(found.rule),
-        "preview": seen and queries.read_preview(seen),
-        "verdict": allowed_actions(request.access, {"kind": "alert"})["bounds"],
-        "seen_version": version,
-        "words": queries.in_words(found.rule),
-        "own_words": queries.in_words(found.own),
-    }
+    context = (
+        {"preview_span": bounds.PREVIEW}
+        | drawn
+        | form_context(request, done)
+        | {
+            "found": found,
+            "now": database_now(),
+            "typed": typed,
+            "unit": queries.unit_of(found.rule),
+            "preview": seen and queries.read_preview(seen),
+            "verdict": allowed_actions(request.access, {"kind": "alert"})["bounds"],
+            "seen_version": version,
+            "words": queries.in_words(found.rule),
+            "own_words": queries.in_words(found.own),
+        }
+    )
     return render(request, "alerts/bounds.html", context, status=done.status if done else 200)
 
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods
 from agentstate.store.commands import SIGNALS, UNSEEN, BrakeRun, Command, Patch, SignalRun
 from agentstate.store.errors import ExpectationFailed, HolderChanged, Invalid
 from agentstate.store.models import Run
-from dashboard import sentences
+from dashboard import sentences, zones
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
@@ -154,9 +154,9 @@ def _token(head: Head) -> int | None:
 
 def _braked(head: Head) -> str:
     run = head.run
-    if not head.braked:
+    if not head.braked or run.brake_until is None:
         return "none"
-    return f"{run.brake_per_second} a second until {run.brake_until:%H:%M:%S} UTC"
+    return f"{run.brake_per_second} a second until {zones.clock(run.brake_until, '%H:%M:%S')}"
 
 
 def _until(head: Head) -> str | None:

@@ -10,7 +10,8 @@ from math import isinf
 from typing import Any
 
 from django.http import HttpResponseBase
-from django.shortcuts import render
+from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from agentstate.store.minutes import LATENCY_MS
@@ -49,7 +50,12 @@ class Tile:
 @page
 @shared
 def show(request: ConsoleRequest) -> HttpResponseBase:
-    """`table` is 1: the figures of the last hour, minute by minute."""
+    """`table` is 1: the figures of the last hour, minute by minute. At the first address stands
+    another page for whoever chose one.
+    """
+    opens = request.chosen.opens
+    if opens and not request.htmx and request.path == reverse("home") and not request.GET:
+        return redirect(opens)
     now = database_now()
     found = board(now, table=request.GET.get("table") == "1")
     if is_partial(request, "board"):

@@ -7,13 +7,16 @@ from urllib.parse import urlsplit
 
 from allauth.account.views import LoginView
 from django.conf import settings
-from django.http import HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from dashboard import first_run
 from dashboard.pages import ConsoleRequest
+from dashboard.queries import preferences
+from dashboard.queries.preferences import THEMES
 from dashboard.sign_in import SignIn
 
 # Where everybody comes by typing the site's address.
@@ -57,16 +60,31 @@ class Login(LoginView):  # type: ignore[misc]  # untyped
 
 @require_POST
 def choose_theme(request: ConsoleRequest) -> HttpResponseBase:
-    """Keep the theme in a cookie, so that the server sends the page in it: no flash."""
-    # The page's own form names where it was loaded from; its address may be another by now.
+    """Keep the theme with the person, and in a cookie: the server sends the page in it."""
+    response = redirect(back_from(request))
+    theme = request.POST.get("theme", "")
+    theme = theme if theme in THEMES else THEMES[0]
+    if request.user.is_authenticated:
+        preferences.change(request.user, theme=theme)
+    keep_theme(response, theme)
+    return response
+
+
+def back_from(request: HttpRequest) -> str:
+    """Where a form of the frame was sent from, if that is a page of ours; else the first page.
+
+    The form names where its page was loaded from; its address may be another by now.
+    """
     back = request.headers.get("Referer") or request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(
         back, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
-    response = redirect(back if safe else "home")
-    theme = request.POST.get("theme")
+    return back if safe else reverse("home")
+
+
+def keep_theme(response: HttpResponseBase, theme: str) -> None:
+    """In a cookie as well, for the pages that know nobody."""
     if theme in ("light", "dark"):
         response.set_cookie(THEME_COOKIE, theme, max_age=THEME_SECONDS, samesite="Lax")
     else:
         response.delete_cookie(THEME_COOKIE, samesite="Lax")
-    return response

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from agentstate.outside.addresses import read_address
-from agentstate.store import deliveries, targets
-from agentstate.store.alerting import RULES
+from agentstate.store import bounds, deliveries, targets
 from agentstate.store.commands import ChangeTarget, DeleteTarget, ResendDelivery, TryTarget
 from agentstate.store.deliveries import read_id
 from agentstate.store.delivering import ADDRESS_CHARS, KINDS
+from agentstate.store.errors import Invalid
 from agentstate.store.targets import NewTarget, Target
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, attempt, carry_out, form_context, read_reason
@@ -22,6 +23,7 @@ from dashboard.forms import form_circumstances, one_line, whole
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
 from dashboard.queries import targets as queries
 from dashboard.queries.clock import database_now
+from dashboard.views import quiet
 
 LOST = "The form has lost what you saw. Send it again."
 
@@ -50,12 +52,21 @@ def show_one(request: ConsoleRequest, name: str) -> HttpResponseBase:
     return render(request, "targets/target.html", _of_one(request, target))
 
 
+def _quiet(target: Target) -> dict[str, Any]:
+    kept = quiet.kept_of(f"target:{target.name}").quiet
+    return {
+        "quiet_words": quiet.in_words(kept),
+        "quiet_until": kept.until(database_now()) if kept else None,
+    }
+
+
 def _of_one(request: ConsoleRequest, target: Target) -> dict[str, Any]:
     before = request.GET.get("before") or None
     return form_context(request) | {
         "now": database_now(),
         "target": target,
         "wants": queries.wants(target),
+        **_quiet(target),
         "log": queries.read_log(target=target.name, before=before),
         "actions": _actions(request),
     }
@@ -84,10 +95,19 @@ def _made(request: ConsoleRequest) -> NewTarget:
         hint=address.hint,
         least=request.POST.get("least", ""),
         rules=request.POST.getlist("rules"),
+        person=_person(request),
         reason=one_line(request.POST.get("reason", "")),
         by=request.access.caller,
         under=form_circumstances(request),
     )
+
+
+def _person(request: ConsoleRequest) -> str:
+    """Raises Invalid for nobody that there is."""
+    name = one_line(request.POST.get("person", ""))
+    if name and not User.objects.filter(username=name).exists():
+        raise Invalid("person", "Whose it is: nobody of this name may sign in here")
+    return name
 
 
 def ask_new(request: ConsoleRequest, *, done: Done[Any] | None = None) -> HttpResponseBase:
@@ -103,15 +123,18 @@ def ask_new(request: ConsoleRequest, *, done: Done[Any] | None = None) -> HttpRe
             "address": request.POST.get("address", ""),
         },
     }
-    context |= _choices(request, least="warn", chosen=())
+    context |= _choices(request, least="warn", chosen=(), owner="")
     return render(request, "targets/new.html", context, status=done.status if done else 200)
 
 
-def _choices(request: ConsoleRequest, *, least: str, chosen: tuple[str, ...]) -> dict[str, Any]:
+def _choices(
+    request: ConsoleRequest, *, least: str, chosen: tuple[str, ...], owner: str
+) -> dict[str, Any]:
     """What a target is told, as it was chosen, or at first as it is."""
     again = request.method == "POST"
     return {
-        "rules": RULES.values(),
+        "rules": bounds.rules().values(),
+        "owner": request.POST.get("person", owner) if again else owner,
         "least": request.POST.get("least", least) if again else least,
         "least_words": queries.LEAST,
         "chosen": request.POST.getlist("rules") if again else list(chosen),
@@ -149,6 +172,7 @@ def change(request: ConsoleRequest, name: str) -> HttpResponseBase:
             enabled=request.POST.get("enabled") == "yes",
             least=request.POST.get("least", ""),
             rules=tuple(sorted(set(request.POST.getlist("rules")))),
+            person=_person(request),
             reason=reason,
         ),
     )
@@ -222,7 +246,7 @@ def ask(
         "seen_version": seen,
         "enabled": enabled,
     }
-    context |= _choices(request, least=target.least, chosen=target.rules)
+    context |= _choices(request, least=target.least, chosen=target.rules, owner=target.person)
     status = done.status if done else 200
     return render(request, f"targets/{action}.html", context, status=status)
 

@@ -195,7 +195,7 @@ def test_the_page_of_then_is_read_only_and_says_as_of_when(recorded, senior):
     assert "lapsed" not in page.text.partition("Timeline")[0]
     assert "running" in page.text
     forms = [attrs for tag, attrs in page.tags if tag == "form" and attrs.get("method") == "post"]
-    assert {form["action"] for form in forms} <= {"/logout", "/theme"}
+    assert {form["action"] for form in forms} <= {"/logout", "/theme", "/settings/zone"}
     assert [link for link in page.links if "/reclaim" in link or "/cancel" in link] == []
     assert "data-live" not in page.html
     assert "data-now" not in page.html

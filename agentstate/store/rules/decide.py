@@ -24,6 +24,7 @@ from agentstate.store.commands import (
     CreateKey,
     CreateRun,
     CreateTarget,
+    DeleteRule,
     DeleteTarget,
     DrainWorker,
     DropDeadHolds,
@@ -31,6 +32,7 @@ from agentstate.store.commands import (
     NoteLapsed,
     NoteRefused,
     Patch,
+    PutRule,
     PutTelemetry,
     ReclaimLease,
     ReleaseLease,
@@ -42,6 +44,7 @@ from agentstate.store.commands import (
     RevokeKey,
     RotateSecret,
     SetCheckpoint,
+    SetQuiet,
     SignalRun,
     SnoozeAlert,
     Spend,
@@ -51,7 +54,13 @@ from agentstate.store.commands import (
     TryTarget,
 )
 from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
-from agentstate.store.rules.deciding.alerts import acknowledge_alert, change_rule, snooze_alert
+from agentstate.store.rules.deciding.alerts import (
+    acknowledge_alert,
+    change_rule,
+    delete_rule,
+    put_rule,
+    snooze_alert,
+)
 from agentstate.store.rules.deciding.batches import batch, check
 from agentstate.store.rules.deciding.budgets import (
     change_cap,
@@ -98,6 +107,7 @@ from agentstate.store.rules.deciding.targets import (
     delete_target,
     resend_delivery,
     rotate_secret,
+    set_quiet,
     try_target,
 )
 from agentstate.store.rules.deciding.workers import announce_worker, drain_worker
@@ -152,10 +162,13 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     AcknowledgeAlert: acknowledge_alert,
     SnoozeAlert: snooze_alert,
     ChangeRule: change_rule,
+    PutRule: put_rule,
+    DeleteRule: delete_rule,
     CreateTarget: create_target,
     ChangeTarget: change_target,
     RotateSecret: rotate_secret,
     DeleteTarget: delete_target,
+    SetQuiet: set_quiet,
     TryTarget: try_target,
     ResendDelivery: resend_delivery,
     CreateBulk: create_bulk,

@@ -16,7 +16,9 @@ from agentstate.store.commands import OpenEffect
 from agentstate.store.delivering import TargetRow
 from agentstate.store.effects import BEGUN, effect_of
 from agentstate.store.errors import Invalid, NotFound, RunExpired
+from agentstate.store.made import KeptRule
 from agentstate.store.payloads import write
+from agentstate.store.quiet import KeptQuiet
 from agentstate.store.rows import (
     ActionRow,
     BudgetRow,
@@ -41,8 +43,9 @@ class Facts:
     api_keys: names of keys that the commands want to give, and that are taken.
     homes: of each slot of a split budget, that budget; its charges and holds are known under it.
     open_effects: of the runs that are given out here, (the first ones, how many) of those with any.
-    alerts: (state, version) of those that the commands acknowledge or snooze. alert_rules: (warn,
-    alert, version) of those whose bounds they change.
+    alerts: (state, version) of those that the commands acknowledge or snooze. alert_rules:
+    those whose bounds they change; made_rules: how many people have made.
+    quiet: the quiet hours that are set.
     targets: those of alerts by name, target_count: how many there are; deliveries: the name of the
     target and what it says, of those that are to be sent again.
     bulks: the state of those that are stopped.
@@ -66,7 +69,9 @@ class Facts:
     homes: dict[UUID, UUID] = field(default_factory=dict)
     open_effects: dict[UUID, tuple[tuple[OpenEffect, ...], int]] = field(default_factory=dict)
     alerts: dict[str, tuple[str, int]] = field(default_factory=dict)
-    alert_rules: dict[str, tuple[float | None, float | None, int]] = field(default_factory=dict)
+    alert_rules: dict[str, KeptRule] = field(default_factory=dict)
+    made_rules: int = 0
+    quiet: KeptQuiet | None = None
     targets: dict[str, TargetRow] = field(default_factory=dict)
     target_count: int = 0
     deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)

@@ -43,3 +43,8 @@ function write(time, text) {
 }
 
 setInterval(() => { if (!document.hidden) tick(); }, 1000);
+document.addEventListener("pointerover", ({ target }) => { // a tooltip says how long ago, too: as it is when somebody looks
+  const time = target.closest?.("time[title][datetime]:not([data-until])");
+  const ago = time && now() !== null ? now() - Date.parse(time.dateTime) : -1;
+  if (ago >= 0) time.title = `${time.title.replace(/ · [^·]* ago$/, "")} · ${duration(ago)} ago`;
+});

@@ -3,7 +3,7 @@
 import { follow } from "./follow.js";
 
 const OFF = "agentstate-keys-off";
-const PLACES = { h: "/", r: "/runs", l: "/leases", w: "/workers", c: "/contention", b: "/budgets", u: "/bulk", n: "/alerts", a: "/audit", s: "/system" };
+const PLACES = { h: "/now", r: "/runs", l: "/leases", w: "/workers", c: "/contention", b: "/budgets", u: "/bulk", n: "/alerts", a: "/audit", s: "/system" };
 const sheet = document.getElementById("keys");
 const box = document.getElementById("keys-on");
 let after = "";
@@ -49,6 +49,7 @@ const deeds = {
 };
 
 document.addEventListener("keydown", (event) => {
+  if (document.documentElement.dataset.keys) return; // switched off in the person's settings
   if (event.key === "Escape" && !sheet?.open) { event.target.closest(".top") ? event.target.blur() : close(); return; }
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     const form = event.target.closest("main form") ?? document.querySelector("main form:has([data-once])");

@@ -121,7 +121,7 @@ function apply(text, region) {
   // Each region says how old it is itself; one that was kept as it is stays as old as it was.
   const at = region && ![...kept.values()].some((one) => region.contains(one)) && answer.querySelector("[data-now]");
   for (const place of at ? document.querySelectorAll("[data-as-of]") : []) {
-    if (regionOf(place) === region) place.textContent = new Date(Number(at.dataset.now)).toISOString().slice(11, 19);
+    if (regionOf(place) === region) place.textContent = new Date(Number(at.dataset.now)).toLocaleTimeString("en-GB", { timeZone: document.documentElement.dataset.zone });
   }
   tick();
   return outcome;

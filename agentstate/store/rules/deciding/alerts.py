@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from agentstate.store.alerting import FIRING, RULES, Rule, check_bounds
 from agentstate.store.commands import (
@@ -11,12 +12,16 @@ from agentstate.store.commands import (
     AlertAcknowledged,
     AlertSnoozed,
     ChangeRule,
+    DeleteRule,
+    PutRule,
     RuleChanged,
+    RuleDeleted,
     SnoozeAlert,
     Unseen,
 )
-from agentstate.store.errors import NotFound, VersionConflict
-from agentstate.store.payloads import moment
+from agentstate.store.errors import Exists, Invalid, NotFound, VersionConflict
+from agentstate.store.made import MADE_MAX, KeptRule, is_made, rule_of
+from agentstate.store.payloads import moment, write
 from agentstate.store.rules.deciding.desk import Deciding
 
 
@@ -57,25 +62,16 @@ def snooze_alert(ask: SnoozeAlert, on: Deciding) -> AlertSnoozed:
 
 def change_rule(ask: ChangeRule, on: Deciding) -> RuleChanged:
     on.by.need("operate")
-    found = on.draft.facts.alert_rules.get(ask.rule)
-    if found is None:
-        raise NotFound(f"there is no rule {ask.rule}")
-    warn, alert, version = found
-    own = RULES[ask.rule]
-    before = replace(own, warn=warn, alert=alert) if version else own
-    if version != ask.version:
-        raise VersionConflict(
-            f"the bounds of {ask.rule} are at version {version} now",
-            current={"rule": ask.rule, **_bounds(before), "version": version},
-        )
+    kept = _kept_as_seen(ask.rule, ask.version, on)
+    before = _rule_of(ask.rule, kept)
     after = replace(
         before,
         warn=before.warn if isinstance(ask.warn, Unseen) else ask.warn,
         alert=before.alert if isinstance(ask.alert, Unseen) else ask.alert,
     )
     check_bounds(after)
-    by = on.by.principal
-    values = {"rule": ask.rule, **_bounds(after), "version": version + 1, "by": by}
+    by, version = on.by.principal, kept.version + 1
+    values = {"rule": ask.rule, **_bounds(after), "version": version, "by": by}
     on.draft.writes.other.append(("rule", values | {"why": ask.reason}))
     on.act(
         "alert-rule.changed",
@@ -85,12 +81,86 @@ def change_rule(ask: ChangeRule, on: Deciding) -> RuleChanged:
         after=_bounds(after),
         expected={"version": ask.version},
     )
+    return _changed(after, version, on)
+
+
+def put_rule(ask: PutRule, on: Deciding) -> RuleChanged:
+    on.by.need("operate")
+    before: dict[str, Any] = {}
+    if ask.version:
+        kept = _kept_as_seen(ask.rule, ask.version, on)
+        before = _told(kept)
+    elif ask.rule in on.draft.facts.alert_rules:
+        raise Exists(f"there is a rule {ask.rule} already")
+    elif on.draft.facts.made_rules >= MADE_MAX:
+        raise Invalid("rule", f"people have made {MADE_MAX}, and there is no room for more")
+    version, by = ask.version + 1, on.by.principal
+    rule = rule_of(ask.rule, ask.definition, warn=ask.warn, alert=ask.alert)
+    after = KeptRule(warn=ask.warn, alert=ask.alert, version=version, definition=ask.definition)
+    values = {"rule": ask.rule, **_bounds(rule), "version": version, "by": by, "why": ask.reason}
+    kept_as = write(ask.definition.members())
+    on.draft.writes.other.append(("rule-put", values | {"definition": kept_as}))
+    on.act(
+        "alert-rule.edited" if ask.version else "alert-rule.made",
+        ask.rule,
+        reason=ask.reason,
+        before=before,
+        after=_told(after),
+        expected={"version": ask.version},
+    )
+    return _changed(rule, version, on)
+
+
+def delete_rule(ask: DeleteRule, on: Deciding) -> RuleDeleted:
+    on.by.need("operate")
+    if not is_made(ask.rule):
+        raise NotFound(f"{ask.rule} is no rule that somebody made")
+    kept = _kept_as_seen(ask.rule, ask.version, on)
+    on.draft.writes.other.append(("rule-delete", {"rule": ask.rule}))
+    on.act(
+        "alert-rule.deleted",
+        ask.rule,
+        reason=ask.reason,
+        before=_told(kept),
+        expected={"version": ask.version},
+    )
+    return RuleDeleted(rule=ask.rule, at=on.draft.now)
+
+
+def _kept_as_seen(rule: str, version: int, on: Deciding) -> KeptRule:
+    """Raises NotFound, and VersionConflict when it is not what the operator saw."""
+    kept = on.draft.facts.alert_rules.get(rule)
+    if kept is None:
+        raise NotFound(f"there is no rule {rule}")
+    if kept.version != version:
+        raise VersionConflict(
+            f"{rule} is at version {kept.version} now",
+            current={"rule": rule, **_bounds(_rule_of(rule, kept)), "version": kept.version},
+        )
+    return kept
+
+
+def _rule_of(name: str, kept: KeptRule) -> Rule:
+    if kept.definition is not None:
+        return rule_of(name, kept.definition, warn=kept.warn, alert=kept.alert)
+    own = RULES[name]
+    return replace(own, warn=kept.warn, alert=kept.alert) if kept.version else own
+
+
+def _told(kept: KeptRule) -> dict[str, Any]:
+    """What the audit says of a rule that was made."""
+    members = kept.definition.members() if kept.definition else {}
+    members = {name: value for name, value in members.items() if value}
+    return members | {"warn": kept.warn, "alert": kept.alert, "version": kept.version}
+
+
+def _changed(rule: Rule, version: int, on: Deciding) -> RuleChanged:
     return RuleChanged(
-        rule=ask.rule,
-        warn=after.warn,
-        alert=after.alert,
-        version=version + 1,
-        by=by,
+        rule=rule.name,
+        warn=rule.warn,
+        alert=rule.alert,
+        version=version,
+        by=on.by.principal,
         at=on.draft.now,
     )
 

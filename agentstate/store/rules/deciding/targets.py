@@ -11,17 +11,20 @@ from agentstate.store.commands import (
     CreateTarget,
     DeleteTarget,
     DeliveryQueued,
+    QuietSet,
     ResendDelivery,
     RotateSecret,
     SecretRotated,
+    SetQuiet,
     TargetChanged,
     TargetCreated,
     TargetDeleted,
     TryTarget,
 )
 from agentstate.store.delivering import ATTEMPTS, TARGETS_MAX, WEBHOOK, TargetRow, id_told
-from agentstate.store.errors import Exists, Invalid, NotFound, VersionConflict
+from agentstate.store.errors import Exists, Invalid, NotAllowed, NotFound, VersionConflict
 from agentstate.store.payloads import moment
+from agentstate.store.quiet import PERSON, TARGET
 from agentstate.store.rules.deciding.desk import Deciding
 
 OFF_BY_HAND = "switched off by {by}: {reason}"
@@ -47,6 +50,7 @@ def change_target(ask: ChangeTarget, on: Deciding) -> TargetChanged:
         enabled=target.enabled if ask.enabled is None else ask.enabled,
         least=target.least if ask.least is None else ask.least,
         rules=target.rules if ask.rules is None else ask.rules,
+        person=target.person if ask.person is None else ask.person,
         version=target.version + 1,
     )
     off_why = OFF_BY_HAND.format(by=on.by.principal, reason=ask.reason)
@@ -101,6 +105,36 @@ def delete_target(ask: DeleteTarget, on: Deciding) -> TargetDeleted:
         expected={"version": ask.version},
     )
     return TargetDeleted(name=ask.name, at=on.draft.now)
+
+
+def set_quiet(ask: SetQuiet, on: Deciding) -> QuietSet:
+    """One's own, or as an admin a target's."""
+    if ask.whose.startswith(PERSON):
+        on.by.need("read")
+        if ask.whose != on.by.principal:
+            raise NotAllowed("quiet hours of a person are that person's to set")
+    else:
+        on.by.need("admin")
+        _target(ask.whose.removeprefix(TARGET), on)
+    kept = on.draft.facts.quiet
+    version = kept.version if kept else 0
+    before = kept.quiet if kept else None
+    if version != ask.version:
+        raise VersionConflict(
+            f"they are at version {version} now",
+            current={"quiet": before.facts() if before else None, "version": version},
+        )
+    values = {"whose": ask.whose, "quiet": ask.quiet, "version": version + 1}
+    on.draft.writes.other.append(("quiet", values | {"by": on.by.principal}))
+    on.act(
+        "quiet-hours.set" if ask.quiet else "quiet-hours.ended",
+        ask.whose,
+        reason=ask.reason,
+        before=before.facts() if before else {},
+        after=ask.quiet.facts() if ask.quiet else {},
+        expected={"version": ask.version},
+    )
+    return QuietSet(whose=ask.whose, version=version + 1, at=on.draft.now)
 
 
 def try_target(ask: TryTarget, on: Deciding) -> DeliveryQueued:
