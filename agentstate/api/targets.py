@@ -86,7 +86,10 @@ class SecretRotatedTold(Told):
 
 
 class TargetTold(Told):
-    """A target. hint: what may be shown of its address. waiting: deliveries not settled."""
+    """A target. hint: what may be shown of its address. waiting: deliveries not settled; held: of
+    those, how many wait for the end of quiet hours. person: whose quiet hours it has beside its own;
+    "" for nobody's.
+    """
 
     name: str
     kind: fields.TargetKind
@@ -102,7 +105,9 @@ class TargetTold(Told):
     version: int
     created_by: str
     created_at: fields.Moment
+    person: str
     waiting: int
+    held: int
 
 
 class TargetsTold(Told):
@@ -146,7 +151,9 @@ class DeliveryQueuedTold(Told):
 
 
 class DeliveryTold(Told):
-    """A line of the log. state: waiting, delivered, failed, dropped. status: of HTTP."""
+    """A line of the log. state: waiting, delivered, failed, dropped. status: of HTTP. held_until:
+    the end of the quiet hours that it came in.
+    """
 
     id: str
     target: str
@@ -162,6 +169,7 @@ class DeliveryTold(Told):
     answer: str
     created_at: fields.Moment
     settled_at: fields.Moment | None
+    held_until: fields.Moment | None
     trying: bool
     resendable: bool
 

@@ -28,8 +28,10 @@ from agentstate.store.commands import (
     CreateBulk,
     NewBudget,
     Picked,
+    PutRule,
     TryTarget,
 )
+from agentstate.store.made import Definition
 from agentstate.store.models import RefusedAction
 from agentstate.store.payloads import RawJSON
 from dashboard import rights
@@ -53,6 +55,7 @@ PARTS = {
 }  # fmt: skip
 NAMES = {"budgets": "shared", "alerts/-/targets": "ops", "people": "somebody", "keys": "fleet",
          "runs/<str:key>/budgets": "tokens"}  # fmt: skip
+RULES = {"alerts/-/rules/": "own-mine"}  # those that people made have pages of their own
 ACTIONS = {"workers": "drain", "runs/-/views": "default"}
 
 
@@ -164,6 +167,8 @@ def things(store):
     view = SavedView.objects.create(
         name="all", changed_by="x", changed_at="2026-01-01T00:00Z", owner=None
     )
+    mine = Definition(title="Mine", metric="fenced")
+    store.ask(PutRule(rule="own-mine", version=0, definition=mine, warn=1, alert=2, reason="r"))
     (now,) = rows("SELECT agentstate_now()")[0]
     picked = (Picked(run="42", status="running", owner="w-1", token=lease.token),)
     bulk = CreateBulk(kind="tag", picked=picked, seen_at=now, shown=1, tags=("x",), reason="r")
@@ -192,7 +197,8 @@ def cookies_kept(client: Client):
 def address(route: str, found: dict[str, str]) -> str:
     name = next((thing for start, thing in NAMES.items() if route.startswith(start)), "w-1")
     action = next((one for start, one in ACTIONS.items() if route.startswith(start)), "cancel")
-    values = PARTS | {"name": name, "action": action} | found
+    rule = next((one for start, one in RULES.items() if route.startswith(start)), PARTS["rule"])
+    values = PARTS | {"name": name, "action": action, "rule": rule} | found
     return "/" + re.sub(r"<\w+:(\w+)>", lambda part: values[part[1]], route)
 
 
