@@ -87,8 +87,8 @@ class SecretRotatedTold(Told):
 
 class TargetTold(Told):
     """A target. hint: what may be shown of its address. waiting: deliveries not settled; held: of
-    those, how many wait for the end of quiet hours. person: whose quiet hours it has beside its own;
-    "" for nobody's.
+    those, how many wait for the end of quiet hours. person: whose quiet hours it has as well; ""
+    for nobody's.
     """
 
     name: str
