@@ -123,7 +123,7 @@ def test_nothing_there_goes_round_the_store(filled, db):
             assert answer.status_code in (200, *ANSWERED)
             assert answer.status_code != 200 or address == listed
         for method in ("put", "patch", "delete"):
-            assert getattr(client, method)(change).status_code in ANSWERED
+            assert getattr(client, method)(change).status_code in (200, *ANSWERED)
         assert client.get(add).status_code == 403
         assert client.get(delete).status_code == 403
     assert {model: contents(model) for model in OF_STORE} == before
