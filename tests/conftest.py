@@ -26,6 +26,19 @@ hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
 
 
+# Both clients are made from one source, and these wait for real leases: of the second flavour they
+# are in the long set.
+WAITING = {"client/test_leases.py", "client/test_networks.py", "tests/test_client_leases.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        file = "/".join(item.path.parts[-2:])
+        if file in WAITING and "[async" in item.name and not item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.long)
+            item.add_marker(pytest.mark.many)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[None]:
     """The server runs while any test run does. With DATABASE_URL, that server is used instead."""

@@ -42,6 +42,8 @@ def run_in(environment, tmp_path, *command):
     )  # fmt: skip
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_check_deploy_is_clean_in_production_and_not_without_https(tmp_path):
     asked = ("manage.py", "check", "--deploy", "--fail-level", "WARNING")
     done = run_in(PRODUCTION, tmp_path, *asked)

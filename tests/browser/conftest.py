@@ -32,6 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name == "browser":
             item.add_marker(pytest.mark.browser)
+            # A browser takes as long as ten tests without one: all of them are in the long set.
+            if item.get_closest_marker("long") is None:
+                item.add_marker(pytest.mark.long)
+                item.add_marker(pytest.mark.many)
 
 
 def chromium() -> str:

@@ -291,6 +291,8 @@ def test_payloads_are_shown_to_no_role_that_may_not_see_them(things, settings):
 # --- the API -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_a_key_is_let_in_where_the_table_says_so_and_a_person_nowhere(things):
     given = {one: Api(keys.create_key(name=f"only-{one}", scopes=(one,), by=SYSTEM))
              for one in SCOPES}  # fmt: skip
