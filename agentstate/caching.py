@@ -112,6 +112,13 @@ CACHES_OF: Final[dict[str, Copy]] = {
         source="what the page reads",
         ends="a write that changes a holder; leases are renewed without one, so the age is short",
     ),
+    "yesterday": Copy(
+        key="counts:yesterday:{generation}:{from when to when}",
+        ttl_seconds=300,
+        holds="what was counted at the same time of the day before",
+        source="`minute`",
+        ends="its age; what is counted again of so long ago is shown after that",
+    ),
 }
 # What of a hint moves which generation; any of them moves that of answers.
 KINDS = {"run": "statuses", "lease": "lapsed"}

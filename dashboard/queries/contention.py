@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from agentstate.caching import copies
 from agentstate.store import collisions, rates
 from agentstate.store.collisions import Collision, Found
 from agentstate.store.errors import CONFLICTS, FENCED, BudgetExhausted, LeaseHeld
@@ -222,9 +223,17 @@ def read(
 
 def read_day_before(*, since: datetime, until: datetime) -> Figures | None:
     """The same time of the day before; None when nothing was written then, or is no longer kept."""
-    total = rates.add_up(
-        rates.outcomes(since=since - DAY, until=until - DAY, latency=False).values()
-    )
+
+    def count() -> dict[str, Any]:
+        found = rates.outcomes(since=since - DAY, until=until - DAY, latency=False)
+        return asdict(rates.add_up(found.values()))
+
+    def read(raw: dict[str, Any]) -> Figures:
+        lists = {name: tuple(raw[name]) for name in ("attempts", "latency")}
+        return Figures(**raw | lists)
+
+    span = f"{since.timestamp():.0f}-{until.timestamp():.0f}"
+    total = copies.count("yesterday", fill=count, read=read, variant=span)
     return total if total.writes else None
 
 
