@@ -49,7 +49,7 @@ def scene(store, clock):
 
 @pytest.mark.long
 @pytest.mark.many
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.deep)])
 def test_axe_finds_nothing_and_no_page_is_too_wide(scene, open_window, theme):
     window = open_window("bo", "admin", color_scheme=theme)
     page = window.page

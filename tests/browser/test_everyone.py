@@ -94,7 +94,7 @@ def found(page, theme):
 
 @pytest.mark.long
 @pytest.mark.many
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.deep)])
 def test_axe_finds_nothing_and_nothing_breaks_the_policy(scene, open_window, theme):
     window = open_window("bo", "senior", color_scheme=theme)
     bad = {}
@@ -131,7 +131,7 @@ FAILING = {
 
 @pytest.mark.long
 @pytest.mark.many
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.deep)])
 def test_axe_finds_nothing_where_nothing_is_or_something_failed(
     store, clock, open_window, theme, monkeypatch
 ):

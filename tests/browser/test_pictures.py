@@ -30,7 +30,7 @@ OCTETS_MAX = 150_000
 
 
 @pytest.mark.long
-@pytest.mark.many
+@pytest.mark.deep
 def test_pictures_are_made_of_every_page(store, clock, open_window, tmp_path):
     scene = Scene(store, clock)
     scene.company()

@@ -29,7 +29,7 @@ SHORT = (
     "reclaim",
     "commit more than was held",
 )
-# Waiting past an expiry: these in CI, the others when asked for (`./run test-deep`).
+# Each beside every command: these in CI, the others when asked for (`./run test-deep`).
 OFTEN = ("acquire by another", "renew", "release", "reclaim", "complete", *SHORT)
 OFTEN_AND_DEEP = [
     name if name in OFTEN else pytest.param(name, marks=pytest.mark.deep) for name in NAMES
@@ -100,7 +100,7 @@ def test_a_pair_has_an_order(clock, first):
 
 @pytest.mark.long
 @pytest.mark.many
-@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("first", OFTEN_AND_DEEP)
 def test_every_pair_has_an_order(clock, first):
     for second in NAMES:
         check_pair(first, second)
