@@ -14,7 +14,7 @@ PICTURES = {
     "runs-dark": ("dark", 1280, 800, "/runs?q=status:running"),
     "run": ("light", 1280, 800, "/runs/checkout-42"),
     "run-dark": ("dark", 1280, 800, "/runs/checkout-42"),
-    "event": ("light", 1280, 660, "/runs/checkout-42?event=6"),
+    "event": ("light", 1280, 620, "/runs/checkout-42?event=6"),
     "leases": ("light", 1280, 800, "/leases"),
     "reclaim": ("dark", 1280, 800, "/leases/run:deps-1014/reclaim"),
     "takeover": ("light", 1280, 800, "/leases/run:checkout-42"),
