@@ -98,7 +98,7 @@ class Watch:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         if connection is None or connection.closed:
                             connection = await psycopg.AsyncConnection.connect(
-                                conninfo(), autocommit=True
+                                conninfo("agentstate sessions"), autocommit=True
                             )
                         await self._look(connection)
                 except (psycopg.Error, TimeoutError) as failed:
