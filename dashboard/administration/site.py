@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
@@ -26,16 +27,9 @@ SLOW = "This took too long. Narrow the list, or look at the console's own pages.
 
 # Unfold's pages are made by Alpine, which compiles its attributes (eval), and colour themselves in
 # a style element of the page. No script of the page itself runs: that needs 'unsafe-inline'.
-POLICY: dict[str, list[str]] = {
-    "default-src": [CSP.SELF],
+POLICY: dict[str, list[str]] = settings.SECURE_CSP | {
     "script-src": [CSP.SELF, CSP.UNSAFE_EVAL],
     "style-src": [CSP.SELF, CSP.UNSAFE_INLINE],
-    "img-src": [CSP.SELF, "data:"],
-    "connect-src": [CSP.SELF],
-    "object-src": [CSP.NONE],
-    "base-uri": [CSP.SELF],
-    "form-action": [CSP.SELF],
-    "frame-ancestors": [CSP.NONE],
 }
 
 
