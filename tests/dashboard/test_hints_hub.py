@@ -5,7 +5,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from agentstate.caching import copies
+from agentstate.caching import answers, copies, note_hint
 from agentstate.live import hub as hubs
 from agentstate.live.hub import Hint, Hub, Notice, Subscription, parse
 from agentstate.live.views import write
@@ -182,3 +182,47 @@ def test_a_client_that_goes_before_its_stream_has_begun_keeps_no_place():
         return hub.streams, hub.streams_of(7)
 
     assert asyncio.run(play()) == (0, 0)
+
+
+def test_pages_of_one_run_are_told_first_and_those_of_many_one_after_the_other():
+    async def play():
+        hub = Hub()
+        one, worker = Subscription("42", person=1), Subscription(None)
+        many = [Subscription(None, person=1) for _ in range(3)]
+        hub._subscriptions.update([one, worker, *many])
+        hub.publish(Hint(1, {"42": 5}, ("run",)))
+        at_once = [drain(one), drain(worker), [heard for page in many for heard in drain(page)]]
+        # Whoever waits for its turn is told of both in one.
+        hub.publish(Hint(2, {"43": 1}, ("lease",)))
+        later = [await asyncio.wait_for(page.queue.get(), 10) for page in many]
+        return at_once, later
+
+    at_once, later = asyncio.run(play())
+    first = Hint(1, {"42": 5}, ("run",))
+    assert at_once == [[first], [first], [first]]
+    both, second = Hint(2, {"42": 5, "43": 1}, ("run", "lease")), Hint(2, {"43": 1}, ("lease",))
+    assert sorted(map(repr, later)) == sorted(map(repr, [both, both, second]))
+
+
+def test_a_page_is_told_whether_holders_may_have_changed():
+    assert json.loads(write(Hint(7, {"42": 3}, ("lease",)), None).split("data: ")[1]) == {
+        "position": 7,
+        "runs": {"42": 3},
+        "kinds": ["lease"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ends"), [(("run",), False), ((), False), (("lease",), True), (None, True)]
+)
+def test_a_page_about_holders_is_made_anew_for_what_changes_one(kinds, ends):
+    made = iter(range(9))
+
+    def ask():
+        return answers.count("holders", fill=lambda: next(made), read=int)
+
+    answers.empty()
+    assert [ask(), ask()] == [0, 0]
+    note_hint(kinds)
+    assert ask() == int(ends)
+    answers.empty()
