@@ -4,7 +4,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from agentstate.caching import CACHES_OF
-from agentstate.store import feed, partitions
+from agentstate.store import feed, partitions, retention
 from agentstate.store.commands import SetCheckpoint
 from agentstate.store.policy import POLICY
 from agentstate.store.states import MOVES, Status
@@ -148,6 +148,15 @@ def test_a_week_says_what_keeps_it(store, still_clock, viewer):
     still_clock.advance(days=15)
 
     assert "1 run, such as keeps-on" in Page(viewer.get("/system")).text
+
+
+def test_a_week_of_many_runs_is_not_counted_to_its_end(store, still_clock, viewer, monkeypatch):
+    for number in range(3):
+        store.create(f"r-{number}")
+    still_clock.advance(days=15)
+    monkeypatch.setattr(retention, "KEEPING_MAX", 2)
+
+    assert "2+ runs, such as r-0" in Page(viewer.get("/system")).text
 
 
 def test_a_silent_job_says_by_how_much_it_is_late(store, viewer):
