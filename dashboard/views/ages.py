@@ -111,7 +111,8 @@ def ask(
     moved = done is not None and done.refused is not None
     context = form_context(request, done) | {
         "found": found,
-        "now": database_now(),
+        "now": (now := database_now()),
+        "whole_since": found.whole_since(now),
         "typed": typed,
         "asked": asked,
         "differs": not typed.error and asked.keep != found.keep,
