@@ -86,7 +86,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     _entry("Notification targets", "notifications", "targets"),
                     _entry("Saved views", "bookmark", "admin:dashboard_savedview_changelist"),
-                    _entry("Retention", "auto_delete", "system", "#retention-title"),
+                    _entry("Retention", "auto_delete", "retention"),
                     _entry("Audit", "assignment", "audit"),
                 ],
             },

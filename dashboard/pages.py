@@ -40,7 +40,7 @@ from dashboard.queries.preferences import Chosen, chosen_by
 
 ACTION_CHARS = 100
 # Of an address, what names the thing that it is about.
-THINGS = ("name", "rule", "bulk", "delivery", "number")
+THINGS = ("name", "rule", "bulk", "delivery", "number", "kind")
 
 
 class ConsoleRequest(HttpRequest):

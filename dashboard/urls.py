@@ -19,6 +19,7 @@ from dashboard.administration.site import site
 from dashboard.views import (
     account,
     actions,
+    ages,
     alerts,
     bounds,
     budgets,
@@ -154,6 +155,8 @@ urlpatterns = [
     path("audit/-/export", actions.export, name="audit-export"),
     path("people/<str:name>/sign-out", account.sign_out, name="person-sign-out"),
     path("system", system.show, name="system"),
+    path("system/retention", ages.show, name="retention"),
+    path("system/retention/<str:kind>", ages.change, name="retention-age"),
     path("keys", keys.show, name="keys"),
     # No key is called "-".
     path("keys/-/new", keys.make, name="key-new"),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentstate.store import backlog, feed, partitions, retention
+from agentstate.store.ages import AGES
 from agentstate.store.callers import SWEEP
 from agentstate.store.commands import CarryOutDeadlines, DropDeadHolds, NoteLapsed
 from agentstate.store.execute import execute
@@ -100,13 +101,13 @@ def make_partitions(**_newer: object) -> None:
 @app.task(name="agentstate.purge", ignore_result=True, time_limit=240)
 @periodic("purge what is past its age")
 def purge(**_newer: object) -> None:
-    """Delete what is past its age (`retention.AGES`), pass by pass and at most for a minute. Every
+    """Delete what is past its age (`ages.AGES`), pass by pass and at most for a minute. Every
     five minutes. Twice at once share the work; late or never is safe: what is past its age is not
     looked at, or only shown longer; it takes room.
     """
     with beat("purge what is past its age") as this:
         ends = time.monotonic() + PURGE_SECONDS
-        todo = list(retention.AGES)
+        todo = list(AGES)
         while todo and (time.monotonic() < ends or not this.did):
             went = {kind: retention.purge(kind, limit=PURGE_ROWS) for kind in todo}
             this.did += sum(went.values())

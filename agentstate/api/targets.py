@@ -332,7 +332,7 @@ def try_target(
 
 @log.get("", **contract("list_deliveries", answers=DeliveriesTold, access=ADMIN))
 def list_deliveries(request: WorkerRequest, wanted: Query[DeliveriesWanted]) -> HttpResponse:
-    """What was told and how it ended, the newest first; kept for 30 days."""
+    """What was told and how it ended, the newest first; kept for 30 days, or as an admin says."""
     found = deliveries.read(target=wanted.target, before=wanted.before, limit=wanted.limit + 1)
     items, more = found[: wanted.limit], len(found) > wanted.limit
     return reply(

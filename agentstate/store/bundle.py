@@ -17,13 +17,12 @@ from django.conf import settings
 from django.db import connection
 
 from agentstate import __version__
-from agentstate.store import alerts, bounds, reads, rowsql
+from agentstate.store import alerts, bounds, reads, retention, rowsql
 from agentstate.store.chain import seal
 from agentstate.store.effects import effect_of
 from agentstate.store.errors import Invalid
 from agentstate.store.payloads import RawJSON, write
 from agentstate.store.reads import BudgetView, EventFilter, RunView
-from agentstate.store.retention import AGES
 from agentstate.store.rows import BudgetRow, EventRow
 
 FORMAT = 1
@@ -148,7 +147,7 @@ def _some(members: Mapping[str, Any]) -> Line:
 
 
 def _settings() -> Line:
-    ages = {name: age.keep.days for name, age in AGES.items() if age.keep}
+    ages = {name: kept.keep.days for name, kept in retention.ages().items()}
     rules = [
         {"rule": rule.name, "warn": rule.warn, "alert": rule.alert}
         for rule in bounds.rules().values()

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from agentstate.store import alerting, bulking, delivering, filters, made
+from agentstate.store import ages, alerting, bulking, delivering, filters, made
 from agentstate.store.effects import Effect
 from agentstate.store.errors import Invalid, TooLarge
 from agentstate.store.payloads import NULL, RawJSON, check
@@ -1753,6 +1753,41 @@ class SetQuiet(Command[QuietSet]):
             raise Invalid("whose", f"{TARGET}NAME or {PERSON}NAME")
         names.check_whole("version", self.version, at_least=0, at_most=2**63 - 1)
         names.check_line("reason", self.reason, at_least=0, at_most=names.REASON_CHARS)
+
+
+# --- how long things are kept --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeChanged(Result):
+    """days: None for the default."""
+
+    kind: str
+    days: int | None
+    version: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAge(Command[AgeChanged]):
+    """Keep the rows of a kind (`ages.AGES`) for so many days; None: as long as by default. What is
+    older then goes with the next passes, for good. Needs admin.
+
+    version: as it was seen, 0 for never changed. Refuses NotFound, VersionConflict, Invalid (less
+    than something else promises).
+    """
+
+    kind: str
+    version: int
+    days: int | None
+    reason: str
+
+    def __post_init__(self) -> None:
+        names.check_line("kind", self.kind, at_least=1, at_most=ages.KIND_CHARS)
+        names.check_whole("version", self.version, at_least=0, at_most=2**63 - 1)
+        if self.days is not None:
+            names.check_whole("days", self.days, at_least=1, at_most=ages.DAYS_MAX)
+        names.check_line("reason", self.reason, at_least=1, at_most=names.REASON_CHARS)
 
 
 # --- keys ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
@@ -34,6 +34,7 @@ from agentstate.store import (
     made,
     minutes,
     partitions,
+    retention,
     sessions,
     spent,
     splits,
@@ -41,6 +42,7 @@ from agentstate.store import (
     versions,
 )
 from agentstate.store import rowsql as sql
+from agentstate.store.ages import KeptAge
 from agentstate.store.alerting import RULES
 from agentstate.store.asks import OF_LEASES, Ask, Outcome
 from agentstate.store.callers import PLAIN, ROLES, SWEEP, Caller, Circumstances
@@ -50,6 +52,7 @@ from agentstate.store.commands import (
     AnnounceWorker,
     Braked,
     CarryOutDeadlines,
+    ChangeAge,
     ChangeTarget,
     Claimed,
     ClaimRuns,
@@ -534,6 +537,9 @@ class _Batch:
         self._lock_rules(cursor, draft.facts, parts)
         self._lock_targets(cursor, draft.facts, parts)
         self._lock_bulks(cursor, draft.facts, parts)
+        if any(part.is_of_ages for part in parts):
+            cursor.execute(sql.LOCK_AGES)
+            draft.facts.ages = retention.read_kept(cursor)
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
@@ -1368,6 +1374,10 @@ def _set_quiet(
     deliveries.hold_anew(cursor, whose, now)
 
 
+def _save_age(cursor: Any, now: datetime, *, kept: KeptAge) -> None:
+    cursor.execute(sql.SAVE_AGE, asdict(kept))
+
+
 def _test_target(cursor: Any, now: datetime, *, target: TargetRow, id: UUID, by: str) -> None:
     deliveries.enqueue_test(cursor, target, now, id=id, by=by)
 
@@ -1433,6 +1443,7 @@ _OTHER: dict[str, Callable[..., None]] = {
     "rotate-secret": _rotate_secret,
     "target-delete": _delete_target,
     "quiet": _set_quiet,
+    "age": _save_age,
     "test": _test_target,
     "resend": _resend,
 }
@@ -1460,6 +1471,6 @@ OF_TARGETS = (
     TryTarget,
     ResendDelivery,
 )
-ALONE = (*SWEEPS, *OF_TARGETS, CreateBulk, StopBulk)
+ALONE = (*SWEEPS, *OF_TARGETS, CreateBulk, StopBulk, ChangeAge)
 WRITES = Lane(together=_together, alone=_alone)
 LEASES = Lane(together=_together, alone=_alone)

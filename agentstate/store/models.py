@@ -913,6 +913,25 @@ class AlertQuiet(models.Model):
         ]
 
 
+class RetentionAge(models.Model):
+    """How long the rows of a kind are kept, where an admin ever said so (`ages.KeptAge`)."""
+
+    kind = models.TextField(primary_key=True)
+    days = models.IntegerField(null=True)
+    version = models.BigIntegerField()
+    whole_from = models.DateTimeField()
+    changed_at = models.DateTimeField()
+    changed_by = models.TextField()
+    changed_why = models.TextField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(days__isnull=True) | Q(days__gte=1), name="retention_age_is_of_days"
+            ),
+        ]
+
+
 class Delivery(models.Model):
     """A message to a target, from the moment that it was due; a line of the log when it is over.
 

@@ -27,9 +27,9 @@ class Verdict:
 def allowed_actions(scopes: Set[str], thing: Mapping[str, Any]) -> dict[str, Verdict]:
     """What a caller with these scopes may do to a thing now, by the name of the action.
 
-    thing: `kind` is run, unit, budget, worker, alert, target, bulk or person. A run has `status`,
-    `held` and `live`, a unit `held` and `live`, a worker `draining` and, if it is known, `key`, a
-    bulk that was begun `at_work`.
+    thing: `kind` is run, unit, budget, worker, alert, target, bulk, person or age. A run has
+    `status`, `held` and `live`, a unit `held` and `live`, a worker `draining` and, if it is known,
+    `key`, a bulk that was begun `at_work`.
     """
     verdicts = _OF_KIND[thing["kind"]](scopes, thing)
     return {verdict.action: verdict for verdict in verdicts}
@@ -125,6 +125,10 @@ def _of_person(scopes: Set[str], person: Mapping[str, Any]) -> list[Verdict]:
     return [_with(scopes, "sign-out", "admin")]
 
 
+def _of_age(scopes: Set[str], age: Mapping[str, Any]) -> list[Verdict]:
+    return [_with(scopes, "change", "admin")]
+
+
 _OF_KIND: dict[str, Callable[[Set[str], Mapping[str, Any]], list[Verdict]]] = {
     "run": _of_run,
     "unit": _of_unit,
@@ -134,4 +138,5 @@ _OF_KIND: dict[str, Callable[[Set[str], Mapping[str, Any]], list[Verdict]]] = {
     "target": _of_target,
     "bulk": _of_bulk,
     "person": _of_person,
+    "age": _of_age,
 }

@@ -16,6 +16,7 @@ from agentstate.store.commands import (
     Batch,
     BrakeRun,
     CarryOutDeadlines,
+    ChangeAge,
     ChangeCap,
     ChangeRule,
     ChangeTarget,
@@ -79,7 +80,7 @@ class Plan:
     alert_rule: the one whose bounds it changes. quiet: whose quiet hours.
     person: whose rights it is about; is_setup: it needs to know whether there is an admin.
     api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
-    target. bulk: that is stopped.
+    target. bulk: that is stopped. is_of_ages: it changes how long something is kept.
     """
 
     operation: str
@@ -114,6 +115,7 @@ class Plan:
     target: str | None = None
     delivery: UUID | None = None
     bulk: UUID | None = None
+    is_of_ages: bool = False
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -476,6 +478,7 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     TryTarget: lambda ask: Plan(operation="try-target", target=ask.name),
     ResendDelivery: lambda ask: Plan(operation="resend-delivery", delivery=ask.delivery),
     CreateBulk: lambda ask: Plan(operation="create-bulk", wanted={"kind": ask.kind}),
+    ChangeAge: lambda ask: Plan(operation="change-age", is_of_ages=True),
     StopBulk: lambda ask: Plan(operation="stop-bulk", bulk=ask.bulk),
     Check: _check,
     Batch: _composite,

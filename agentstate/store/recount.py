@@ -18,7 +18,7 @@ from agentstate.store.collisions import COUNTED, NAME_CHARS
 from agentstate.store.errors import LeaseHeld, RunHot
 from agentstate.store.minutes import ATTEMPTS, LATENCY_MS, OK
 from agentstate.store.payloads import moment
-from agentstate.store.retention import AGES
+from agentstate.store.retention import whole_since
 
 ADVISORY_LOCK = 7210
 # The operation of events of which only the log knows.
@@ -27,7 +27,7 @@ REBUILT = "rebuilt"
 ONCE_A_SECOND = (LeaseHeld.code, RunHot.code)
 
 _BOUNDS = """
-SELECT date_trunc('minute', agentstate_now() - %s) + interval '1 minute',
+SELECT date_trunc('minute', %s) + interval '1 minute',
     date_trunc('minute', agentstate_now()) - interval '1 minute'
 """
 # Of a run that is past its retention, events and refusals may be gone already.
@@ -203,7 +203,8 @@ def rebuild(*, run: str | None = None) -> int:
 
 
 def _difference(cursor: Any, run: str | None) -> list[Miscount]:
-    cursor.execute(_BOUNDS, [AGES["minutes"].keep])
+    # Of what went before its minute, or came after it, nothing can be counted again.
+    cursor.execute(_BOUNDS, [whole_since("minutes", "refusals", "collisions")])
     since, until = cursor.fetchone()
     params = {"since": since, "until": until, "run": run, "once": list(ONCE_A_SECOND)}
     params["met"] = sorted(COUNTED - set(ONCE_A_SECOND))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agentstate.store.ages import AGES, Age
 from agentstate.store.policy import POLICY, Policy
-from agentstate.store.retention import AGES, Age
 from agentstate.store.states import MOVES, OPERATOR_MOVES, TERMINAL
 
 HEAD = """# The store: moves, policies, ages
@@ -67,12 +67,15 @@ def _ages() -> Iterator[str]:
     yield "## What ages out"
     yield ""
     yield "A run goes after its own `retain_seconds`, counted from its end. It is hidden at once;"
-    yield "its rows go with its week. A live run never goes. Beside that:"
+    yield "its rows go with its week. A live run never goes. The rest goes after the days that"
+    yield "stand here, or that an admin says within these bounds; the least has a reason:"
     yield ""
-    yield "| rows | kept for |"
-    yield "|---|---|"
+    yield "| rows | kept for | an admin may say | because |"
+    yield "|---|---|---|---|"
     for kind, age in AGES.items():
-        yield f"| {kind} | {_kept(age)} |"
+        bounds = f"{age.least} to {age.most} days" if age.keep else ""
+        because = f"{age.why}; never shorter than {age.not_before}" if age.not_before else age.why
+        yield f"| {kind} | {_kept(age)} | {bounds} | {because if age.keep else ''} |"
 
 
 def _kept(age: Age) -> str:

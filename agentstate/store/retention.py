@@ -4,10 +4,13 @@ A run is hidden the moment its retention is over (reads and writes say `run-expi
 with its week: when every run of a week has ended and expired, the rows beside the log are deleted
 in batches, and the log itself by dropping the week's partition. Tokens come from a sequence, so
 they grow on whatever is deleted. Late, twice or never is safe: nothing here decides anything.
+How long the other kinds are kept: ages.py, or what an admin said in its place (`ChangeAge`).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,6 +19,7 @@ from django.db import OperationalError, connection, transaction
 from psycopg.errors import LockNotAvailable
 
 from agentstate.store import partitions
+from agentstate.store.ages import AGES, Age, KeptAge, check_days, settable, word
 from agentstate.store.ids import lowest_uuid7
 
 BATCH = 1_000
@@ -29,175 +33,13 @@ DROP_WAITS = "300ms"
 ADVISORY_LOCK = 7208
 # The triggers of the ledger and of refused tries let go of rows only in a transaction that says it.
 SAY_RETENTION = "SET LOCAL agentstate.retention = 'on'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Age:
-    """How long rows of a kind are kept (0: each has its own expiry), and how the oldest are found.
-
-    key: what names a row. at: when its age began. only: which of the table's rows age at all.
-    order: in which they go, where that is another than by age. guarded: a trigger refuses to let
-    them go to whoever does not say that it is retention. app: whose table it is. own: what is said
-    of those that have their own expiry.
-    """
-
-    keep: timedelta
-    table: str
-    key: str
-    at: str
-    only: str = "true"
-    order: str = ""
-    guarded: bool = False
-    app: str = "agentstate"
-    own: str = "24 hours, each with its own expiry"
-
-    @property
-    def due(self) -> str:
-        return f"{self.only} AND {self.at} <= %(before)s"
-
-    @property
-    def delete(self) -> str:
-        return (
-            f"DELETE FROM {self.app}_{self.table} WHERE ({self.key}) IN ("
-            f" SELECT {self.key} FROM {self.app}_{self.table} WHERE {self.due}"
-            f" ORDER BY {self.order or self.at} LIMIT %(limit)s FOR UPDATE SKIP LOCKED)"
-        )
-
-    @property
-    def look(self) -> str:
-        return (
-            f"SELECT (SELECT min({self.at}) FROM {self.app}_{self.table} WHERE {self.only}),"
-            f" (SELECT count(*) FROM (SELECT FROM {self.app}_{self.table} WHERE {self.due}"
-            f" LIMIT %(limit)s) AS due)"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedAge(Age):
-    """The feed goes from its front, so that what is left has no hole: only what stands before the
-    first change that is still young, and no pass looks further than it may delete."""
-
-    @property
-    def delete(self) -> str:
-        return """
-DELETE FROM agentstate_feed WHERE position IN (SELECT position FROM (
-    SELECT position, bool_and(at <= %(before)s) OVER (ORDER BY position) AS due
-    FROM (SELECT position, at FROM agentstate_feed ORDER BY position LIMIT %(limit)s) AS front
-) AS marked WHERE due)
+_NAMES = ("kind", "days", "version", "whole_from", "changed_at", "changed_by", "changed_why")
+READ_AGES = f"SELECT {', '.join(_NAMES)} FROM agentstate_retentionage"
+# One statement tells the clock and the ages that count by it.
+_NOW_AND_AGES = """
+SELECT agentstate_now(), (SELECT jsonb_object_agg(kind, days) FROM agentstate_retentionage
+    WHERE days IS NOT NULL AND (%(kind)s::text IS NULL OR kind = %(kind)s))
 """
-
-    @property
-    def look(self) -> str:
-        return """
-SELECT (SELECT at FROM agentstate_feed ORDER BY position LIMIT 1), count(*) FILTER (WHERE due)
-FROM (SELECT bool_and(at <= %(before)s) OVER (ORDER BY position) AS due
-    FROM (SELECT position, at FROM agentstate_feed ORDER BY position LIMIT %(limit)s) AS front
-) AS marked
-"""
-
-
-# Ages beside the runs' own retention; an answer's age is in its own row (24 h).
-AGES: dict[str, Age] = {
-    "idempotency records": Age(
-        keep=timedelta(0), table="idempotencyrecord", key="principal, key", at="expires_at"
-    ),
-    "refusals": Age(keep=timedelta(days=30), table="refusal", key="id", at="at", order="at, id"),
-    "minutes": Age(
-        keep=timedelta(days=30),
-        table="minute",
-        key="minute, run_key, operation, worker, outcome",
-        at="minute",
-    ),
-    "collisions": Age(
-        keep=timedelta(days=30),
-        table="collision",
-        key="minute, run_key, outcome, loser, winner, about",
-        at="minute",
-    ),
-    "feed": FeedAge(keep=timedelta(days=7), table="feed", key="position", at="at"),
-    "free units": Age(
-        keep=timedelta(days=7),
-        table="lease",
-        key="unit",
-        at="term_ended_at",
-        only="run_id IS NULL AND token IS NULL",
-        order="unit",
-    ),
-    "terms of units": Age(
-        keep=timedelta(days=90),
-        table="leaseterm",
-        key="token",
-        at="upper(held)",
-        only="run_id IS NULL AND ended IS NOT NULL",
-        order="token",
-    ),
-    "workers not seen": Age(keep=timedelta(days=7), table="worker", key="name", at="seen_at"),
-    # The site's own go on for ever: it says its version when it starts, however long it then runs.
-    "versions of workers": Age(
-        keep=timedelta(days=90),
-        table="seenversion",
-        key="what, version",
-        at="seen_at",
-        only="what = 'workers'",
-        order="what, version",
-    ),
-    # Long after the feed itself has gone on: whoever comes back has to begin anew either way.
-    "consumers not seen": Age(keep=timedelta(days=30), table="feedconsumer", key="name", at="at"),
-    "changes of alerts": Age(
-        keep=timedelta(days=90), table="alertchange", key="id", at="at", order="at, id"
-    ),
-    "figures of alerts": Age(
-        keep=timedelta(days=2), table="alertfigure", key="rule, minute", at="minute"
-    ),
-    "refused tries": Age(
-        keep=timedelta(days=90),
-        table="refusedaction",
-        key="id",
-        at="at",
-        order="at, id",
-        guarded=True,
-    ),
-    "deliveries": Age(
-        keep=timedelta(days=30),
-        table="delivery",
-        key="id",
-        at="settled_at",
-        only="settled_at IS NOT NULL",
-        order="id",
-    ),
-    "outcomes of bulks": Age(
-        keep=timedelta(days=90), table="bulkitem", key="bulk_id, n", at="found_at"
-    ),
-    "bulks": Age(
-        keep=timedelta(days=90),
-        table="bulkaction",
-        key="id",
-        at="ended_at",
-        only="ended_at IS NOT NULL",
-        order="id",
-    ),
-    "heartbeats of jobs that are no more": Age(
-        keep=timedelta(days=30), table="heartbeat", key="name", at="started_at"
-    ),
-    # Over before, by either of their limits; here they only take room.
-    "sessions": Age(
-        keep=timedelta(0),
-        app="dashboard",
-        table="session",
-        key="session_key",
-        at="expire_date",
-        own="AGENTSTATE_SESSION_SECONDS",
-    ),
-    "counted tries": Age(
-        keep=timedelta(0),
-        app="dashboard",
-        table="try",
-        key="what",
-        at="until",
-        order="what",
-        own="5 minutes at most",
-    ),
-}
 
 
 def purge(kind: str, *, limit: int = BATCH) -> int:
@@ -209,7 +51,8 @@ def purge(kind: str, *, limit: int = BATCH) -> int:
     with transaction.atomic(), connection.cursor() as cursor:
         if age.guarded:
             cursor.execute(SAY_RETENTION)
-        cursor.execute(age.delete, {"before": _now(cursor) - age.keep, "limit": limit})
+        now, keep = _now_and_ages(cursor, kind)
+        cursor.execute(age.delete, {"before": now - keep[kind], "limit": limit})
         return int(cursor.rowcount)
 
 
@@ -222,27 +65,113 @@ def purge_all(*, limit: int = BATCH) -> dict[str, int]:
 class Progress:
     """How far the clean-up of a kind has come.
 
-    keep: None when each row has its own expiry, which `oldest_at` then is. oldest_at: None without
-    rows. due: rows that are past their age and still there, counted up to DUE_MAX.
+    keep: None when each row has its own expiry, which `oldest_at` then is. default: what it is
+    unless an admin says otherwise. oldest_at: None without rows. due: rows that are past their age
+    and still there, counted up to DUE_MAX.
     """
 
     kind: str
     keep: timedelta | None
     oldest_at: datetime | None
     due: int
+    default: timedelta | None = None
+
+    @property
+    def word(self) -> str:
+        return word(self.kind)
+
+    @property
+    def changed(self) -> bool:
+        return self.keep != self.default
 
 
 def progress() -> tuple[Progress, ...]:
     """Each kind in AGES with what is still there of it; `weeks()` tells of the runs."""
     with connection.cursor() as cursor:
-        now = _now(cursor)
-        return tuple(_progress(cursor, kind, age, now) for kind, age in AGES.items())
+        now, keep = _now_and_ages(cursor)
+        return tuple(_progress(cursor, kind, keep[kind], now) for kind in AGES)
 
 
-def _progress(cursor: Any, kind: str, age: Age, now: datetime) -> Progress:
-    cursor.execute(age.look, {"before": now - age.keep, "limit": DUE_MAX})
-    oldest_at, due = cursor.fetchone()
-    return Progress(kind=kind, keep=age.keep or None, oldest_at=oldest_at, due=due)
+def _progress(cursor: Any, kind: str, keep: timedelta, now: datetime) -> Progress:
+    oldest_at, due = _look(cursor, AGES[kind], now - keep)
+    default = AGES[kind].keep or None
+    return Progress(kind=kind, keep=keep or None, oldest_at=oldest_at, due=due, default=default)
+
+
+def _look(cursor: Any, age: Age, before: datetime) -> tuple[datetime | None, int]:
+    """When the oldest row began, and how many are older, up to DUE_MAX."""
+    cursor.execute(age.look, {"before": before, "limit": DUE_MAX})
+    found: tuple[datetime | None, int] = cursor.fetchone()
+    return found
+
+
+# --- how long ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What would go with other days. due, then_due: rows that are past the age as it is, and past
+    the one that was asked about, each up to DUE_MAX."""
+
+    oldest_at: datetime | None
+    due: int
+    then_due: int
+
+
+def ages() -> dict[str, KeptAge]:
+    """Each kind whose age can be set, as it counts now."""
+    with connection.cursor() as cursor:
+        kept = read_kept(cursor)
+    return {kind: kept.get(kind, KeptAge(kind=kind)) for kind, age in AGES.items() if age.keep}
+
+
+def find(kind: str) -> KeptAge:
+    """One of them. Raises NotFound."""
+    settable(kind)
+    return ages()[kind]
+
+
+def preview(kind: str, days: int | None) -> Preview:
+    """What would go if it were kept for so many days; None: for as long as by default. Raises
+    NotFound, Invalid."""
+    with connection.cursor() as cursor:
+        kept = read_kept(cursor)
+        now, age = _now(cursor), settable(kind)
+        now_kept = kept.get(kind, KeptAge(kind=kind))
+        check_days(kind, age.keep.days if days is None else days, kept)
+        asked = KeptAge(kind=kind, days=days)
+        oldest_at, due = _look(cursor, age, now - now_kept.keep)
+        then_due = due
+        if asked.keep != now_kept.keep:
+            _, then_due = _look(cursor, age, now - asked.keep)
+    return Preview(oldest_at=oldest_at, due=due, then_due=then_due)
+
+
+def whole_since(*kinds: str) -> datetime:
+    """From when on all rows of all of these kinds are there: what is older is past its age, or went
+    while it was kept for less."""
+    with connection.cursor() as cursor:
+        now, kept = _now(cursor), read_kept(cursor)
+    return max(kept.get(kind, KeptAge(kind=kind)).whole_since(now) for kind in kinds)
+
+
+def read_kept(cursor: Any) -> dict[str, KeptAge]:
+    """Those that were ever changed. A kind of another release is none of ours."""
+    cursor.execute(READ_AGES)
+    return {row[0]: read_age(row) for row in cursor.fetchall() if row[0] in AGES}
+
+
+def read_age(row: Sequence[Any]) -> KeptAge:
+    """Of READ_AGES."""
+    return KeptAge(**dict(zip(_NAMES, row, strict=True)))
+
+
+def _now_and_ages(cursor: Any, kind: str | None = None) -> tuple[datetime, dict[str, timedelta]]:
+    cursor.execute(_NOW_AND_AGES, {"kind": kind})
+    now, text = cursor.fetchone()
+    days = json.loads(text) if isinstance(text, str) else text or {}
+    wanted = AGES if kind is None else (kind,)
+    return now, {name: KeptAge(kind=name, days=days.get(name)).keep for name in wanted}
 
 
 # --- weeks of runs -------------------------------------------------------------------------------

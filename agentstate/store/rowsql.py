@@ -716,6 +716,17 @@ ON CONFLICT (whose) DO UPDATE SET zone = excluded.zone, begins = excluded.begins
     "then" = excluded."then", version = excluded.version, changed_at = excluded.changed_at,
     changed_by = excluded.changed_by
 """
+# Kinds are held against each other, so whoever changes one meets whoever changes another.
+LOCK_AGES = "SELECT pg_advisory_xact_lock(7215)"
+SAVE_AGE = """
+INSERT INTO agentstate_retentionage (kind, days, version, whole_from, changed_at, changed_by,
+    changed_why)
+VALUES (%(kind)s, %(days)s, %(version)s, %(whole_from)s, %(changed_at)s, %(changed_by)s,
+    %(changed_why)s)
+ON CONFLICT (kind) DO UPDATE SET days = excluded.days, version = excluded.version,
+    whole_from = excluded.whole_from, changed_at = excluded.changed_at,
+    changed_by = excluded.changed_by, changed_why = excluded.changed_why
+"""
 RESEND = """
 UPDATE agentstate_delivery SET state = 'waiting', settled_at = NULL, next_at = %(at)s,
     held_until = NULL,

@@ -22,6 +22,7 @@ from agentstate.store.callers import PLAIN, Caller, Circumstances
 from agentstate.store.commands import (
     AcknowledgeAlert,
     BrakeRun,
+    ChangeAge,
     ChangeCap,
     ChangeRule,
     ChangeTarget,
@@ -77,6 +78,7 @@ _NAMES: dict[type[Command[Any]], Callable[[Any], tuple[str, str]]] = {
     AcknowledgeAlert: lambda ask: ("alert.acknowledged", ask.rule),
     SnoozeAlert: lambda ask: ("alert.snoozed" if ask.seconds else "alert.woken", ask.rule),
     ChangeRule: lambda ask: ("alert-rule.changed", ask.rule),
+    ChangeAge: lambda ask: ("retention.changed", ask.kind),
     CreateTarget: lambda ask: ("target.created", ask.name),
     ChangeTarget: lambda ask: ("target.changed", ask.name),
     RotateSecret: lambda ask: ("target.secret-rotated", ask.name),

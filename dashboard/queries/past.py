@@ -17,7 +17,7 @@ from django.db import connection
 from agentstate.store import reads
 from agentstate.store.models import Budget, Lease, OperatorAction, Run
 from agentstate.store.payloads import moment
-from agentstate.store.retention import AGES
+from agentstate.store.retention import find as find_age
 from agentstate.store.rowsql import RENEWALS_KEPT
 from agentstate.store.rules.runs import expiry
 from agentstate.store.states import TERMINAL
@@ -32,9 +32,7 @@ from dashboard.queries.story import CHILDREN_SHOWN, Head
 from dashboard.queries.terms import Term, as_they_were, newest_terms
 
 SAYS_NOT_KEPT = "What its holder said of itself then is not kept."
-REFUSALS_GONE = (
-    f"Refusals are kept for {AGES['refusals'].keep.days} days: those of then may be gone."
-)
+REFUSALS_GONE = "Refusals are kept for {days} days: those of then may be gone."
 RENEWALS_GONE = (
     f"Of each term the last {RENEWALS_KEPT} renewals are kept. When its holder had last renewed"
     " then, and until when, is not known any more."
@@ -96,6 +94,13 @@ def _event(seq: int) -> Beside:
     return Beside(label=f"event {seq}", text=moments.of_event(seq))
 
 
+def refusals_gone(at: datetime, *, now: datetime) -> list[str]:
+    """What is to be said of the refusals of then, if anything."""
+    kept = find_age("refusals")
+    gone = at < kept.whole_since(now)
+    return [REFUSALS_GONE.format(days=kept.keep.days)] if gone else []
+
+
 # --- a run ---------------------------------------------------------------------------------------
 
 
@@ -110,8 +115,7 @@ def read_run(head: Head, asked: Moment, *, page: str) -> Head:
         children = _children(head.run, place.at)
     if head.telemetry is not None:
         notes.append(SAYS_NOT_KEPT)
-    if place.at < head.now - AGES["refusals"].keep:
-        notes.append(REFUSALS_GONE)
+    notes += refusals_gone(place.at, now=head.now)
     return replace(
         head,
         run=run_then(head.run, state, lease),
@@ -277,8 +281,7 @@ def _unit_of_run(story: UnitStory, run: Run, asked: Moment, *, page: str) -> Uni
     state = read_state(run, place.seq)
     terms = newest_terms(story.unit, limit=TERMS_SHOWN, last_token=state.last_token or 0)
     lease, notes = lease_of_run(run, state, terms, story.lease, place.at)
-    if place.at < story.now - AGES["refusals"].keep:
-        notes.append(REFUSALS_GONE)
+    notes += refusals_gone(place.at, now=story.now)
     return replace(
         story,
         lease=lease,
@@ -297,7 +300,7 @@ def _other_unit(story: UnitStory, asked: Moment, *, page: str) -> UnitStory:
     moments.check_has_come(at, story.now)
     terms = newest_terms(story.unit, limit=TERMS_SHOWN, until=at)
     if not terms:
-        kept = AGES["terms of units"].keep.days
+        kept = find_age("terms of units").keep.days
         raise NotThen(
             "Nobody had held it then",
             f"Terms of ownership are kept for {kept} days after their end.",

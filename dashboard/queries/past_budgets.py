@@ -13,7 +13,6 @@ from agentstate.store import reads, rowsql
 from agentstate.store.models import Run
 from agentstate.store.payloads import moment
 from agentstate.store.reads import BudgetView, SlotView
-from agentstate.store.retention import AGES
 from dashboard import cursors, forecast, moments
 from dashboard.forecast import Burn
 from dashboard.moments import AsOf, Beside, Moment, NotThen
@@ -21,7 +20,7 @@ from dashboard.queries import holds, ledgers
 from dashboard.queries.budgets import CHILDREN_SHOWN, LEVELS_MAX, Below, Line, Sums
 from dashboard.queries.clock import at_most
 from dashboard.queries.holds import Held
-from dashboard.queries.past import REFUSALS_GONE, place_in
+from dashboard.queries.past import place_in, refusals_gone
 from dashboard.queries.past_ledgers import BudgetThen, Ledger, figures_then
 from dashboard.windows import Window
 
@@ -124,7 +123,6 @@ def read_budget(
             raise NotThen("There was no such budget then", _opened(own.id))
         lines = {ledger: figures.entries for ledger, figures in found.items()}
         before, after = _beside(lines, at)
-    gone = at < now - AGES["refusals"].keep
     exact = asked.at is None
     return PastBudget(
         view=_view(view, own, slots, found),
@@ -137,7 +135,7 @@ def read_budget(
             exact=exact,
             before=Beside(label="line before", text=moments.of_time(before)) if before else None,
             after=Beside(label="line after", text=moments.of_time(after)) if after else None,
-            notes=(REFUSALS_GONE,) if gone else (),
+            notes=tuple(refusals_gone(at, now=now)),
         ),
         lines=lines,
     )

@@ -12,6 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from agentstate.store import retention
 from agentstate.store.states import TERMINAL, Status
 from dashboard import moments, zones
 
@@ -162,6 +163,12 @@ def countdown(until: datetime, now: datetime) -> SafeString:
         epoch_ms(until),
         duration(max(until - now, timedelta())),
     )
+
+
+@register.simple_tag
+def kept_days(kind: str) -> int:
+    """For how many days the rows of a kind are kept now."""
+    return retention.find(kind).keep.days
 
 
 @register.filter

@@ -8,15 +8,18 @@ from playwright.sync_api import expect
 
 from agentstate import store as door
 from agentstate.store.callers import SYSTEM
+from agentstate.store.commands import ChangeAge
 from agentstate.store.errors import Refusal
 from agentstate.store.keys import create_key
 from tests.store.asking import ANA, VIEWER
+from tests.store.test_ages import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.many]
 PICTURES = os.environ.get("AGENTSTATE_PICTURES_OF_ADMIN")
 PAGES = {
     "audit": "/audit", "audit-refused": "/audit?result=refused", "keys": "/keys",
     "key-new": "/keys/-/new", "link": "/people/root/link", "system": "/system",
+    "retention": "/system/retention", "age": "/system/retention/refusals?days=9",
     "admin": "/admin/", "people": "/admin/auth/user/", "person-new": "/admin/auth/user/add/",
     "roles": "/admin/auth/group/", "runs": "/admin/agentstate/run/",
     "terms": "/admin/agentstate/leaseterm/", "refusals": "/admin/agentstate/refusal/",
@@ -37,6 +40,7 @@ def some(store):
     door.record_refused_action(
         by=VIEWER, action="budget.cap-changed", thing="checkout-42/tokens", expected={"version": 3}
     )
+    door.execute(ChangeAge(kind="refusals", version=0, days=12, reason="the disk is full"), by=ROOT)
     create_key(name="fleet", scopes=("read", "write"), by=SYSTEM)
 
 

@@ -144,6 +144,13 @@ FORMS = {
         typed=WHY | {"on": "yes", "begins": "22:00", "ends": "07:00"},
         action="quiet-hours.set",
     ),
+    "how long something is kept": Form(
+        address="/system/retention/refusals",
+        role="admin",
+        typed=WHY | {"days": "10"},
+        action="retention.changed",
+        other={"days": "12"},
+    ),
     "send again": Form(
         address="delivery", role="admin", action="delivery.resent", other={}
     ),

@@ -52,6 +52,7 @@ SECRET = "a-secret-of-the-agent"
 PARTS = {
     "key": "42", "unit": "run:42", "name": "w-1", "rule": "fenced", "seq": "1", "pk": "1",
     "code": "stale-fence", "action": "cancel", "uidb64": "MQ", "token": "set-password",
+    "kind": "refusals",
 }  # fmt: skip
 NAMES = {"budgets": "shared", "alerts/-/targets": "ops", "people": "somebody", "keys": "fleet",
          "runs/<str:key>/budgets": "tokens"}  # fmt: skip

@@ -21,6 +21,7 @@ WRITERS = {
     "bulks.py",
     "deliveries.py",
     "retention.py",
+    "ages.py",
     "repair.py",
     "recount.py",
 }

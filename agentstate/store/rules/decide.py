@@ -12,6 +12,7 @@ from agentstate.store.commands import (
     Batch,
     BrakeRun,
     CarryOutDeadlines,
+    ChangeAge,
     ChangeCap,
     ChangeRule,
     ChangeTarget,
@@ -54,6 +55,7 @@ from agentstate.store.commands import (
     TryTarget,
 )
 from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
+from agentstate.store.rules.deciding.ages import change_age
 from agentstate.store.rules.deciding.alerts import (
     acknowledge_alert,
     change_rule,
@@ -169,6 +171,7 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     RotateSecret: rotate_secret,
     DeleteTarget: delete_target,
     SetQuiet: set_quiet,
+    ChangeAge: change_age,
     TryTarget: try_target,
     ResendDelivery: resend_delivery,
     CreateBulk: create_bulk,

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from agentstate.store.ages import KeptAge
 from agentstate.store.commands import OpenEffect
 from agentstate.store.delivering import TargetRow
 from agentstate.store.effects import BEGUN, effect_of
@@ -48,7 +49,8 @@ class Facts:
     quiet: the quiet hours that are set.
     targets: those of alerts by name, target_count: how many there are; deliveries: the name of the
     target and what it says, of those that are to be sent again.
-    bulks: the state of those that are stopped.
+    bulks: the state of those that are stopped. ages: how long things are kept, where that was ever
+    changed.
     people: the roles of those that the commands name, joined with commas. has_admin, setup_code:
     whether there is an admin, and the digest of the code for the first one, if that is asked.
     writes_per_second: the site's limit for one run, 0 for none.
@@ -76,6 +78,7 @@ class Facts:
     target_count: int = 0
     deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)
     bulks: dict[UUID, str] = field(default_factory=dict)
+    ages: dict[str, KeptAge] = field(default_factory=dict)
     people: dict[str, str] = field(default_factory=dict)
     has_admin: bool = True
     setup_code: str | None = None
