@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from dashboard.closeups import instant
 
@@ -84,6 +85,20 @@ class AuditFilter:
             "since": self.since,
             "until": self.until,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfRun:
+    """All that was done to one run, or refused. until: no later than that."""
+
+    run: UUID
+    until: datetime | None = None
+
+    def clauses(self, *, outcomes: str) -> list[str]:
+        return ["run_id = %(run)s", *(["at <= %(as_of)s"] if self.until else [])]
+
+    def values(self) -> dict[str, Any]:
+        return {"run": self.run, "as_of": self.until}
 
 
 LABELS = TEXTS | {

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-from django.db import connection
+from django.db import connection, transaction
 
+from agentstate import store
+from agentstate.store.callers import COMMAND_LINE
 from agentstate.store.rowsql import SETUP
 
 # No letter is taken for another or for a digit; 60 bits, tried ten times in five minutes.
@@ -30,14 +32,16 @@ def is_open() -> bool:
 
 
 def make_code() -> str | None:
-    """A new code; the one before it opens nothing any more. None when there is an admin."""
+    """A new code, of which the audit tells; the one before it opens nothing any more. None when
+    there is an admin."""
     if not is_open():
         return None
     code = "-".join(
         "".join(secrets.choice(LETTERS) for _ in range(GROUP_CHARS)) for _ in range(GROUPS)
     )
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_KEEP, [digest_of(code)])
+        store.record_action(by=COMMAND_LINE, action="setup-code.made", thing="the first admin")
     return code
 
 

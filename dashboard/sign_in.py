@@ -14,13 +14,9 @@ from allauth.mfa.models import Authenticator
 from django import forms
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.http import HttpRequest, HttpResponseBase
 
-from agentstate import store
 from agentstate.store import sealing
-from agentstate.store.callers import Caller
-from agentstate.store.people import NoteChange
 from dashboard import tries
 from dashboard.tries import OF_A_CODE, OF_A_FACTOR, OF_A_NAME, OF_AN_ADDRESS
 
@@ -125,29 +121,3 @@ class PasswordChange(ChangePasswordForm):  # type: ignore[misc]  # untyped
         password: str = super().clean_oldpassword()
         tries.give_back(counters)
         return password
-
-
-# --- the audit -----------------------------------------------------------------------------------
-
-
-def note_password(*, user: User, **_: Any) -> None:
-    _note(user, "password")
-
-
-def note_added(*, user: User, authenticator: Authenticator, **_: Any) -> None:
-    _note(user, "second-step-added", authenticator.type)
-
-
-def note_removed(*, user: User, authenticator: Authenticator, **_: Any) -> None:
-    _note(user, "second-step-removed", authenticator.type)
-
-
-def note_reset(*, user: User, authenticator: Authenticator, **_: Any) -> None:
-    _note(user, "recovery-codes")
-
-
-def _note(user: User, what: str, kind: str = "") -> None:
-    """Once the change is committed: the store has transactions of its own."""
-    name = user.get_username()
-    note, by = NoteChange(person=name, what=what, kind=kind), Caller(kind="person", name=name)
-    transaction.on_commit(lambda: store.execute(note, by=by))

@@ -9,12 +9,3 @@ class SignIn(AccountConfig):  # type: ignore[misc]  # untyped
 
     def ready(self) -> None:
         from allauth.account import checks  # noqa: F401  they register themselves
-        from allauth.account.signals import password_changed
-        from allauth.mfa import signals
-
-        from dashboard import sign_in
-
-        password_changed.connect(sign_in.note_password)
-        signals.authenticator_added.connect(sign_in.note_added)
-        signals.authenticator_removed.connect(sign_in.note_removed)
-        signals.authenticator_reset.connect(sign_in.note_reset)

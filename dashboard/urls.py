@@ -5,7 +5,6 @@ from typing import Any
 from allauth.account import views as sign_in
 from allauth.mfa.base import views as factors
 from allauth.mfa.recovery_codes import views as recovery
-from allauth.mfa.totp import views as totp
 from allauth.mfa.webauthn import views as webauthn
 from django.conf import settings
 from django.contrib.auth.views import LogoutView
@@ -71,14 +70,15 @@ SIGN_IN = [
     path("account/password", account.guarded(account.Password.as_view()),
          name="account_change_password"),
     path("account/sign-out", account.sign_out_everywhere, name="sign-out-everywhere"),
-    path("account/app", account.guarded(totp.activate_totp), name="mfa_activate_totp"),
-    path("account/app/off", account.guarded(totp.deactivate_totp), name="mfa_deactivate_totp"),
-    path("account/keys/new", account.guarded(webauthn.add_webauthn), name="mfa_add_webauthn"),
-    path("account/keys/<int:pk>/remove", account.guarded(webauthn.remove_webauthn),
+    path("account/app", account.guarded(account.AddApp.as_view()), name="mfa_activate_totp"),
+    path("account/app/off", account.guarded(account.RemoveApp.as_view()),
+         name="mfa_deactivate_totp"),
+    path("account/keys/new", account.guarded(account.AddKey.as_view()), name="mfa_add_webauthn"),
+    path("account/keys/<int:pk>/remove", account.guarded(account.RemoveKey.as_view()),
          name="mfa_remove_webauthn"),
     path("account/codes", account.guarded(recovery.view_recovery_codes),
          name="mfa_view_recovery_codes"),
-    path("account/codes/new", account.guarded(recovery.generate_recovery_codes),
+    path("account/codes/new", account.guarded(account.NewCodes.as_view()),
          name="mfa_generate_recovery_codes"),
 ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from agentstate.cli.database import load_settings, ready_database
 from agentstate.cli.output import CommandFailure, progress, result
 
 if TYPE_CHECKING:
-    from agentstate.store.callers import Caller
+    from django.contrib.auth.models import User
 
 ROLES = ("viewer", "operator", "senior", "admin")
 SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
@@ -25,9 +25,12 @@ def user(options: argparse.Namespace) -> int:
     with ready_database():
         refuse_unless_meant(options)
         password = make_password() if is_made_up else ask_password(options.name)
-        is_new = save_user(name=options.name, role=options.role, password=password)
-        if not is_new and options.drop_second_step:
-            drop_second_step(options.name)
+        is_new = save_user(
+            name=options.name,
+            role=options.role,
+            password=password,
+            drop_second_step=options.drop_second_step,
+        )
     progress(f"{'made' if is_new else 'changed'} {options.name}, {options.role}")
     if is_made_up:
         result(password)
@@ -44,13 +47,6 @@ def refuse_unless_meant(options: argparse.Namespace) -> None:
             f"there is a person {options.name} already. --reset gives them the role {options.role}"
             " and a new password, and ends their sessions"
         )
-
-
-def drop_second_step(name: str) -> None:
-    """For who has lost app, key and codes."""
-    from allauth.mfa.models import Authenticator
-
-    Authenticator.objects.filter(user__username=name).delete()
 
 
 def setup_code(options: argparse.Namespace) -> int:
@@ -89,11 +85,18 @@ def ask_password(name: str) -> str:
         return password
 
 
-def save_user(*, name: str, role: str, password: str) -> bool:
-    """Make the person, or set role and password of the one there is. True when new."""
+def save_user(*, name: str, role: str, password: str, drop_second_step: bool = False) -> bool:
+    """Make the person, or set role and password of the one there is. True when new.
+
+    drop_second_step: forget app, keys and codes as well, for who has lost them. It is in the audit
+    or not done.
+    """
     from django.contrib.auth.models import Group, User
     from django.core.exceptions import ValidationError
     from django.db import transaction
+
+    from agentstate import store
+    from agentstate.store.callers import COMMAND_LINE
 
     with transaction.atomic():
         person, is_new = User.objects.get_or_create(username=name)
@@ -101,11 +104,43 @@ def save_user(*, name: str, role: str, password: str) -> bool:
             User._meta.get_field("username").clean(name, person)
         except ValidationError as refused:
             raise CommandFailure(f"the name {name!r}: {' '.join(refused.messages)}") from None
+        was = {} if is_new else facts(person)
         person.is_active = True
         person.set_password(password)
         person.save()
         person.groups.set([Group.objects.get_or_create(name=role)[0]])  # a role is a group's name
+        store.record_action(
+            by=COMMAND_LINE,
+            action="person.created" if is_new else "person.changed",
+            thing=name,
+            reason="" if is_new else "a new password, and the end of their sessions",
+            before=was,
+            after=facts(person),
+        )
+        for kind in forget_second_step(person) if drop_second_step else ():
+            store.record_action(
+                by=COMMAND_LINE,
+                action="person.second-step-removed",
+                thing=name,
+                after={"kind": kind},
+            )
     return is_new
+
+
+def facts(person: "User") -> dict[str, object]:
+    """What the audit tells of a person: never a password."""
+    held = sorted(group.name for group in person.groups.all() if group.name in ROLES)
+    return {"role": ",".join(held), "active": person.is_active}
+
+
+def forget_second_step(person: "User") -> list[str]:
+    """The kinds of what there was."""
+    from allauth.mfa.models import Authenticator
+
+    found = Authenticator.objects.filter(user=person).order_by("id")
+    kinds = list(found.values_list("type", flat=True))
+    found.delete()
+    return kinds
 
 
 def key(options: argparse.Namespace) -> int:
@@ -125,12 +160,13 @@ def make_key(*, name: str, scopes: tuple[str, ...], days: int | None = None) -> 
     Raises CommandFailure when the store refuses, say for its name.
     """
     from agentstate.store import reads
+    from agentstate.store.callers import COMMAND_LINE
     from agentstate.store.errors import Refusal
     from agentstate.store.keys import create_key
 
     expires_at = None if days is None else reads.now() + timedelta(days=days)
     try:
-        made = create_key(name=name, scopes=scopes, by=_whoever_runs_this(), expires_at=expires_at)
+        made = create_key(name=name, scopes=scopes, by=COMMAND_LINE, expires_at=expires_at)
         return made.text
     except Refusal as refusal:
         raise CommandFailure(f"key {name!r}: {refusal.detail}") from None
@@ -164,11 +200,12 @@ def list_keys() -> None:
 
 def revoke(*, name: str, reason: str) -> None:
     """Raises CommandFailure when there is no such key."""
+    from agentstate.store.callers import COMMAND_LINE
     from agentstate.store.errors import Refusal
     from agentstate.store.keys import revoke_key
 
     try:
-        revoke_key(name=name, by=_whoever_runs_this(), reason=reason)
+        revoke_key(name=name, by=COMMAND_LINE, reason=reason)
     except Refusal as refusal:
         raise CommandFailure(f"key {name!r}: {refusal.detail}") from None
     progress(f"key {name} is revoked: its next call is refused, its streams end within 2 s")
@@ -178,18 +215,11 @@ def end_key(*, name: str, reason: str) -> None:
     """Revoke a key. A database that is gone costs a line only: this is on the way out."""
     from django.db import DatabaseError
 
+    from agentstate.store.callers import COMMAND_LINE
     from agentstate.store.errors import Refusal
     from agentstate.store.keys import revoke_key
 
     try:
-        revoke_key(name=name, by=_whoever_runs_this(), reason=reason)
+        revoke_key(name=name, by=COMMAND_LINE, reason=reason)
     except (DatabaseError, Refusal) as error:
         progress(f"key {name} is still valid: {' '.join(str(error).split())}")
-
-
-def _whoever_runs_this() -> "Caller":
-    """Whoever can run this can write to the database, and so may make keys."""
-    from agentstate.store.callers import SCOPES as EVERY_SCOPE
-    from agentstate.store.callers import Caller
-
-    return Caller(kind="system", name="run", scopes=frozenset(EVERY_SCOPE))

@@ -43,6 +43,8 @@ class Caller:
 
 SYSTEM = Caller(kind="system", name="agentstate", scopes=frozenset(SCOPES))
 SWEEP = Caller(kind="system", name="sweep", scopes=frozenset(SCOPES))
+# Whoever can run `./run` can write to the database, and so may all of it. Nobody knows their name.
+COMMAND_LINE = Caller(kind="system", name="command line", scopes=frozenset(SCOPES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

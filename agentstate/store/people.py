@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agentstate.store.commands import Command, Result
-from agentstate.store.errors import Invalid
 from agentstate.store.rules import names
 
 NAME_CHARS = 150
@@ -81,25 +80,3 @@ class MakeFirstAdmin(Command[AdminMade]):
 
     def __post_init__(self) -> None:
         names.check_line("name", self.name, at_least=1, at_most=NAME_CHARS)
-
-
-# What a person changes of how they sign in.
-CHANGES = ("password", "second-step-added", "second-step-removed", "recovery-codes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteChange(Command[Result]):
-    """Keep that a person changed how they sign in, and of what kind it was, say `totp`.
-
-    The change itself is in Django's tables, and done; what of it is secret is in no row of ours.
-    """
-
-    person: str
-    what: str
-    kind: str = ""
-
-    def __post_init__(self) -> None:
-        names.check_line("person", self.person, at_least=1, at_most=NAME_CHARS)
-        names.check_line("kind", self.kind, at_least=0, at_most=NAME_CHARS)
-        if self.what not in CHANGES:
-            raise Invalid("what", f"one of {', '.join(CHANGES)}")

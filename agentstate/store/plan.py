@@ -58,7 +58,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
-from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
+from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
 from agentstate.store.rows import run_key_of, unit_of
 from agentstate.store.rules.names import SIGN_CHANGE
 from agentstate.store.states import TERMINAL
@@ -488,6 +488,5 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     RevokeKey: lambda ask: Plan(operation="revoke-key"),
     SetRole: lambda ask: Plan(operation="set-role", person=ask.person),
     EndSessions: lambda ask: Plan(operation="end-sessions", person=ask.person),
-    NoteChange: lambda ask: Plan(operation="note-change"),
     MakeFirstAdmin: lambda ask: Plan(operation="make-first-admin", person=ask.name, is_setup=True),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connection
 
 from dashboard import cursors
-from dashboard.audit_filter import AuditFilter
+from dashboard.audit_filter import AuditFilter, OfRun
 from dashboard.queries.clock import TooSlow, at_most
 from dashboard.timings import TIMED_OUT, timed
 
@@ -89,7 +89,7 @@ SELECT count(*) FROM (
 """
 
 
-def read_page(wanted: AuditFilter, *, after: str = "", before: str = "") -> Page:
+def read_page(wanted: AuditFilter | OfRun, *, after: str = "", before: str = "") -> Page:
     """A page of the list; after, before: places. Raises BadCursor, TooSlow."""
     with timed("rows") as outcome:
         try:
@@ -141,7 +141,9 @@ def export(wanted: AuditFilter) -> Iterator[Try]:
         after = rows[-1].place
 
 
-def _read(wanted: AuditFilter, *, limit: int, after: str = "", before: str = "") -> list[Try]:
+def _read(
+    wanted: AuditFilter | OfRun, *, limit: int, after: str = "", before: str = ""
+) -> list[Try]:
     place = before or after
     way = "" if not place else "newer" if before else "older"
     values = {"limit": limit} | wanted.values() | _place(place)
@@ -194,7 +196,7 @@ _BEYOND = (
 )
 
 
-def _where(wanted: AuditFilter, source: int, way: str) -> str:
+def _where(wanted: AuditFilter | OfRun, source: int, way: str) -> str:
     clauses = wanted.clauses(outcomes="'done'" if source == 0 else "outcome")
     if way:
         clauses.append(_BEYOND.format(source=source, sign=">" if way == "newer" else "<"))

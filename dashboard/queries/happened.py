@@ -12,6 +12,7 @@ from django.db.models import Q
 
 from agentstate.store import versions
 from agentstate.store.bulking import NAMED
+from agentstate.store.callers import COMMAND_LINE
 from agentstate.store.models import OperatorAction
 from dashboard.axes import Mark
 
@@ -34,8 +35,9 @@ def read_marks(
     if objects is not None or run is not None:
         of_run = Q(run=run) if run is not None else Q()
         actions = actions.filter(Q(object__in=list(objects or ())) | of_run)
-    else:  # a bulk is one mark, and not one for each of its runs
+    else:  # a bulk is one mark, not one for each of its runs; people and keys are no runs
         actions = actions.exclude(request_id__startswith=NAMED)
+        actions = actions.exclude(actor=COMMAND_LINE.principal)
     newest = actions.order_by("-at", "-id")[:ACTIONS_MAX]
     return [_of_action(action) for action in newest] + read_deploys(since=since, until=until)
 

@@ -39,6 +39,11 @@ def read_account(request: ConsoleRequest) -> dict[str, Any]:
     }
 
 
+def second_steps(person: User) -> dict[int, str]:
+    """Their second steps and recovery codes by number, the oldest first, each with its kind."""
+    return dict(Authenticator.objects.filter(user=person).order_by("id").values_list("id", "type"))
+
+
 def is_somebody(name: str) -> bool:
     return User.objects.filter(username=name).exists()
 

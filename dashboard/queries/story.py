@@ -19,6 +19,7 @@ from agentstate.store.models import (
     OpenEffect,
     OperatorAction,
     Refusal,
+    RefusedAction,
     Run,
     Telemetry,
     Worker,
@@ -188,17 +189,19 @@ def read_ledger(budgets: Iterable[Budget], *, until: datetime | None = None) -> 
 
 
 def count_story(head: Head) -> dict[str, int]:
-    """How many terms, refusals and operator actions there are, each up to 100."""
+    """How many terms, refusals and rows of the audit there are, each up to 100."""
     run, until = head.run, head.until
     terms = LeaseTerm.objects.filter(unit=f"run:{run.key}")
     if until is not None:
         terms = terms.filter(token__lte=run.last_token or 0)
     refused = _before(Refusal.objects.filter(run_id=run.id), until)
     actions = _before(OperatorAction.objects.filter(run_id=run.id), until)
+    tries = _before(RefusedAction.objects.filter(run_id=run.id), until)
+    audit = actions[:ROWS_SHOWN].count() + tries[:ROWS_SHOWN].count()
     return {
         "ownership": terms[:ROWS_SHOWN].count(),
         "refused": refused[:ROWS_SHOWN].count(),
-        "audit": actions[:ROWS_SHOWN].count(),
+        "audit": min(audit, ROWS_SHOWN),
     }
 
 

@@ -7,9 +7,14 @@ from functools import wraps
 from typing import Any
 
 from allauth.account.views import PasswordChangeView
+from allauth.mfa.recovery_codes.views import GenerateRecoveryCodesView
+from allauth.mfa.totp.views import ActivateTOTPView, DeactivateTOTPView
+from allauth.mfa.webauthn.views import AddWebAuthnView, RemoveWebAuthnView
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse_lazy
@@ -17,11 +22,12 @@ from django.utils.cache import add_never_cache_headers
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from agentstate import store
+from agentstate.store.callers import Caller
 from agentstate.store.people import EndSessions
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import form_circumstances
-from dashboard.pages import ConsoleRequest, own, page, to_login
+from dashboard.pages import ConsoleRequest, circumstances, own, page, to_login
 from dashboard.queries import people
 from dashboard.sign_in import PasswordChange
 
@@ -49,7 +55,70 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     return render(request, "session/account.html", context)
 
 
-class Password(PasswordChangeView):  # type: ignore[misc]  # untyped
+class Audited:
+    """A form of allauth's about how one signs in. What it changes and the audit's rows of that
+    commit together or not at all.
+
+    The rows are written of what is different, because of what it adds allauth tells only once the
+    change is committed. Whoever changes their second step elsewhere at that moment waits.
+    """
+
+    request: HttpRequest
+
+    def form_valid(self, form: Any) -> HttpResponseBase:
+        with transaction.atomic():
+            person = User.objects.select_for_update(no_key=True).get(
+                username=self.request.user.get_username()
+            )
+            before = people.second_steps(person)
+            answer: HttpResponseBase = super().form_valid(form)  # type: ignore[misc]
+            self.note(person.get_username(), before, people.second_steps(person))
+        return answer
+
+    def note(self, name: str, before: dict[int, str], after: dict[int, str]) -> None:
+        gone = {n: kind for n, kind in before.items() if n not in after}
+        new = {n: kind for n, kind in after.items() if n not in before}
+        for kind in gone.values():
+            if kind not in new.values():
+                self.write(name, "second-step-removed", kind)
+        for kind in new.values():
+            if kind in gone.values():  # nothing else is made anew in one go
+                self.write(name, "recovery-codes")
+            else:
+                self.write(name, "second-step-added", kind)
+
+    def write(self, name: str, what: str, kind: str = "") -> None:
+        """What of it is secret is in no row."""
+        store.record_action(
+            by=Caller(kind="person", name=name),
+            action=f"person.{what}",
+            thing=name,
+            after={"kind": kind} if kind else {},
+            under=circumstances(self.request),  # type: ignore[arg-type]
+        )
+
+
+class AddApp(Audited, ActivateTOTPView):  # type: ignore[misc]  # untyped
+    """An authenticator app, and recovery codes with the first second step."""
+
+
+class RemoveApp(Audited, DeactivateTOTPView):  # type: ignore[misc]  # untyped
+    """With the last second step the recovery codes go, too."""
+
+
+class AddKey(Audited, AddWebAuthnView):  # type: ignore[misc]  # untyped
+    """A security key, and recovery codes with the first second step."""
+
+
+class RemoveKey(Audited, RemoveWebAuthnView):  # type: ignore[misc]  # untyped
+    """With the last second step the recovery codes go, too."""
+
+
+class NewCodes(Audited, GenerateRecoveryCodesView):  # type: ignore[misc]  # untyped
+    """Recovery codes instead of those that there are."""
+
+
+class Password(Audited, PasswordChangeView):  # type: ignore[misc]  # untyped
     """Another password; it ends every other session."""
 
     form_class = PasswordChange
@@ -61,8 +130,11 @@ class Password(PasswordChangeView):  # type: ignore[misc]  # untyped
         answer: HttpResponseBase = super().dispatch(request, *args, **named)
         return answer
 
+    def note(self, name: str, before: dict[int, str], after: dict[int, str]) -> None:
+        self.write(name, "password")
+
     def form_valid(self, form: Any) -> HttpResponseBase:
-        answer: HttpResponseBase = super().form_valid(form)
+        answer = super().form_valid(form)
         messages.success(self.request, "Your password is changed.", extra_tags="check-circle")
         return answer
 

@@ -91,6 +91,8 @@ def read_typed(request: ConsoleRequest, found: bounds.Told) -> Typed:
 def ask(
     request: ConsoleRequest, found: bounds.Told, typed: Typed, done: Done[Any] | None
 ) -> HttpResponseBase:
+    """The form. Refused because somebody was faster, it keeps what was typed and shows what is
+    different."""
     seen, error = preview_of(found, typed)
     drawn = queries.drawn(seen, seen.asked, seen.then) if seen else {"preview_error": error}
     if is_partial(request, "preview"):
@@ -98,6 +100,8 @@ def ask(
     done = done or (Done(error=error) if error and request.method == "POST" else None)
     mending = done is not None and bool(done.error)
     version = request.POST.get("seen_version", "") if mending else found.bounds.version
+    refused = done is not None and done.refused is not None
+    now = {n: queries.typed(found.rule, getattr(found.rule, n)) for n in queries.LABELS}
     context = (
         {"preview_span": bounds.PREVIEW}
         | drawn
@@ -106,6 +110,11 @@ def ask(
             "found": found,
             "now": database_now(),
             "typed": typed,
+            "differs": [
+                (label, now[name], getattr(typed, name))
+                for name, label in queries.LABELS.items()
+                if refused and now[name] != getattr(typed, name)
+            ],
             "unit": queries.unit_of(found.rule),
             "preview": seen and queries.read_preview(seen),
             "verdict": allowed_actions(request.access, {"kind": "alert"})["bounds"],

@@ -21,11 +21,14 @@ from agentstate.store.models import Run
 from agentstate.store.states import TERMINAL
 from dashboard import moments, sentences
 from dashboard.access import MOVES, allowed_actions
+from dashboard.audit_filter import OfRun
+from dashboard.cursors import BadCursor
 from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
 from dashboard.moments import NotThen
 from dashboard.pages import ConsoleRequest, is_partial, page, shared
+from dashboard.queries import actions
 from dashboard.queries import story as queries
-from dashboard.queries.clock import database_now
+from dashboard.queries.clock import TooSlow, database_now
 from dashboard.queries.events import read_event
 from dashboard.queries.past import read_run as read_past_run
 from dashboard.queries.states import read_open_effects as read_past_effects
@@ -50,8 +53,9 @@ KEPT = ("origin", "type", "find", "errors", "show", *STAYS)
 @page
 def show(request: ConsoleRequest, key: str) -> HttpResponseBase:
     """The page: `tab`, its timeline `from`, `to`, `gaps`; on events `origin`, `type`, `find`,
-    `errors`, `show`, `before` or `after` a number, `event`; on the state `seq` and `with`. All of
-    it as it was at the moment `asof` (moments.py), if there is one."""
+    `errors`, `show`, `before` or `after` a number, `event`; on the state `seq` and `with`; on the
+    audit `audit_after` or `audit_before` a place. All of it as it was at the moment `asof`
+    (moments.py), if there is one."""
     head = read_head(key)
     if head is None:
         return not_there(request, key)
@@ -147,10 +151,23 @@ def read_tab(request: ConsoleRequest, head: Head, context: dict[str, Any]) -> di
         case "budget":
             return {"ledger": queries.read_ledger(head.budgets, until=head.until)}
         case "audit":
-            return {"operator_actions": queries.read_actions(run.id, until=head.until)}
+            return {"audit": read_audit(request, OfRun(run=run.id, until=head.until))}
         case _:
             shown = events.read_list(request, head, context)
             return shown | events.open_event(request, head)
+
+
+def read_audit(request: ConsoleRequest, wanted: OfRun) -> actions.Page | None:
+    """A page of what was done to it and refused, the newest without a place that is understood;
+    None when that took too long."""
+    after, before = request.GET.get("audit_after", ""), request.GET.get("audit_before", "")
+    try:
+        try:
+            return actions.read_page(wanted, after=after, before=before)
+        except BadCursor:
+            return actions.read_page(wanted)
+    except TooSlow:
+        return None
 
 
 @require_safe

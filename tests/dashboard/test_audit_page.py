@@ -10,6 +10,7 @@ from django.db import connection
 from agentstate import store as door
 from agentstate.store.errors import NotAllowed
 from dashboard.queries import actions as queries
+from dashboard.queries.clock import TooSlow
 from tests.dashboard.reading import Page
 from tests.store.asking import ANA, VIEWER
 
@@ -209,3 +210,43 @@ def test_a_page_of_many_costs_what_a_page_costs(store, viewer):
     }
     assert set(read) == {"agentstate_operatoraction", "agentstate_refusedaction"}
     assert max(read.values()) <= 60
+
+
+def test_a_run_lists_what_was_refused_of_it_too_page_by_page(
+    still_clock, some, store, viewer, monkeypatch
+):
+    page = Page(viewer.get("/runs/a", {"tab": "audit"}))
+    for part in ("run.cancelled done", "run.paused forbidden", "not-allowed", "Audit 2"):
+        assert part in page.text
+    assert page.link("actor=person%3Avi") == "/audit?actor=person%3Avi"
+    assert page.link("action=run.paused") == "/audit?action=run.paused"
+    assert "budget.cap-changed" not in page.text
+
+    monkeypatch.setattr(queries, "PAGE_ROWS", 2)
+    for n in range(4):
+        still_clock.advance(seconds=60)
+        with pytest.raises(NotAllowed):
+            store.as_caller(VIEWER).move("a", "paused", reason=f"please {n}")
+    pages = [Page(viewer.get("/runs/a?tab=audit&gaps=yes&audit_after=broken"))]
+    for _ in range(2):
+        older = pages[-1].link("audit_after=")
+        assert "gaps=yes" in older
+        pages.append(Page(viewer.get("/runs/a" + older)))
+    shown = [[n for n in range(4) if f"please {n}" in page.text] for page in pages]
+    assert shown == [[2, 3], [0, 1], []]
+    assert "because a" in pages[2].text
+    back = Page(viewer.get("/runs/a" + pages[2].link("audit_before=")))
+    assert [n for n in range(4) if f"please {n}" in back.text] == [0, 1]
+
+    then = Page(viewer.get("/runs/a?tab=audit&asof=e1"))
+    assert "because a" in then.text
+    assert "please 0" not in then.text
+
+
+def test_of_a_run_too_much_is_told_as_such(some, viewer, monkeypatch):
+    monkeypatch.setattr(queries, "_read", too_slow)
+    assert "This took too long" in Page(viewer.get("/runs/a", {"tab": "audit"})).text
+
+
+def too_slow(*_given, **_named):
+    raise TooSlow

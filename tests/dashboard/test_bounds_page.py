@@ -102,6 +102,8 @@ def test_what_somebody_else_changed_meanwhile_is_shown(operator):
     page = Page(operator.post(ADDRESS, hidden | {"warn": "", "alert": "9", "reason": "x"}))
     assert page.status == 409
     assert "It alerts from 7" in page.text
+    assert page.lines[:2] == [["Field", "Now", "You typed"], ["Alerts from", "7", "9"]]
+    assert page.field("alert") == "9"
     assert bounds.rule("overdue-runs").alert == 7
 
 

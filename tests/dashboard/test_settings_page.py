@@ -59,6 +59,15 @@ def test_what_is_chosen_counts_on_every_page(viewer, log_in):
     assert other.get("/").status_code == 200
 
 
+def test_settings_and_account_lead_to_each_other(viewer, log_in):
+    assert "/account" in Page(viewer.get("/settings")).html.partition("<main")[2]
+    account = Page(viewer.get("/account")).html.partition("<main")[2]
+    assert 'href="/settings"' in account
+    assert 'href="/settings/quiet"' in account
+    without = Page(log_in("new", None).get("/account")).html.partition("<main")[2]
+    assert 'href="/settings' not in without
+
+
 def test_another_browser_of_the_same_person_has_the_same(viewer):
     save(viewer)
     person = viewer.get("/leases").wsgi_request.user

@@ -6,6 +6,7 @@ import time
 
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
+from allauth.mfa.webauthn.internal.auth import WebAuthn
 from django.contrib.auth.hashers import MD5PasswordHasher
 from django.db import connection
 from django.test import Client, override_settings
@@ -15,6 +16,8 @@ from agentstate.store.models import OperatorAction
 from dashboard.models import Try
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
+
+TABLE = "ALTER TABLE agentstate_operatoraction"
 
 
 def sign_in(client, name="ana", password=None, **more):
@@ -104,13 +107,17 @@ def with_app(client, name="ana"):
         "/login/again?next=/account/app", {"password": f"pass-{name}", "next": "/account/app"}
     )
     assert again["Location"] == "/account/app"
-    page = client.get("/account/app").content.decode()
-    secret = re.search(r'id="totp-secret">([A-Z2-7]+)<', page)[1]
     wrong = client.post("/account/app", {"code": "000000"})
     assert "Incorrect code" in Page(wrong).text
-    done = client.post("/account/app", {"code": code_of(secret)})
+    secret, done = add_app(client)
     assert done["Location"] == "/account/codes"
     return secret
+
+
+def add_app(client):
+    page = client.get("/account/app").content.decode()
+    secret = re.search(r'id="totp-secret">([A-Z2-7]+)<', page)[1]
+    return secret, client.post("/account/app", {"code": code_of(secret)})
 
 
 def test_a_second_step_is_asked_for_once_it_is_there(transactional_db):
@@ -153,6 +160,56 @@ def test_a_second_step_is_asked_for_once_it_is_there(transactional_db):
         ("person:ana", "person.second-step-removed", {"kind": "totp"}),
         ("person:ana", "person.second-step-removed", {"kind": "recovery_codes"}),
     ]
+
+
+def test_what_the_audit_cannot_keep_is_not_done(db):
+    ana, client = person("ana", "viewer"), Client()
+    sign_in(client)
+    again = {"password": "pass-ana", "next": "/account"}
+    assert client.post("/login/again?next=/account", again)["Location"] == "/account"
+    client.raise_request_exception = False
+
+    def steps():
+        return list(Authenticator.objects.order_by("id").values_list("id", "type", "data"))
+
+    def told():
+        return list(OperatorAction.objects.order_by("id").values_list("action", "after"))
+
+    def refused_then_done(change):
+        """What stands after it: first with an audit that takes no row, then with one that does."""
+        kept, rows = steps(), told()
+        with connection.cursor() as cursor:
+            cursor.execute(f"{TABLE} ADD CONSTRAINT no_row CHECK (false) NOT VALID")
+            assert change().status_code == 500
+            assert (steps(), told()) == (kept, rows)
+            cursor.execute(f"{TABLE} DROP CONSTRAINT no_row")
+        assert change().status_code == 302
+        return [kind for _, kind, _ in steps()], told()[len(rows) :]
+
+    added, removed = "person.second-step-added", "person.second-step-removed"
+    assert refused_then_done(lambda: add_app(client)[1]) == (
+        ["totp", "recovery_codes"],
+        [(added, {"kind": "totp"}), (added, {"kind": "recovery_codes"})],
+    )
+    assert refused_then_done(lambda: client.post("/account/codes/new")) == (
+        ["totp", "recovery_codes"],
+        [("person.recovery-codes", {})],
+    )
+    key = WebAuthn.add(ana, "yubi", {}).instance
+    assert refused_then_done(lambda: client.post(f"/account/keys/{key.pk}/remove")) == (
+        ["totp", "recovery_codes"],
+        [(removed, {"kind": "webauthn"})],
+    )
+    assert refused_then_done(lambda: client.post("/account/app/off")) == (
+        [],
+        [(removed, {"kind": "totp"}), (removed, {"kind": "recovery_codes"})],
+    )
+    new = {"oldpassword": "pass-ana", "password1": "correct-1", "password2": "correct-1"}
+    assert refused_then_done(lambda: client.post("/account/password", new)) == (
+        [],
+        [("person.password", {})],
+    )
+    assert client.get("/account").status_code == 200
 
 
 def test_a_secret_that_cannot_be_opened_lets_nobody_in(db):

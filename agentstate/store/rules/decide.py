@@ -54,7 +54,7 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
-from agentstate.store.people import EndSessions, MakeFirstAdmin, NoteChange, SetRole
+from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
 from agentstate.store.rules.deciding.ages import change_age
 from agentstate.store.rules.deciding.alerts import (
     acknowledge_alert,
@@ -90,7 +90,6 @@ from agentstate.store.rules.deciding.leases import (
 from agentstate.store.rules.deciding.people import (
     end_sessions,
     make_first_admin,
-    note_change,
     set_role,
 )
 from agentstate.store.rules.deciding.runs import (
@@ -183,7 +182,6 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     SetRole: set_role,
     EndSessions: end_sessions,
     MakeFirstAdmin: make_first_admin,
-    NoteChange: note_change,
     CreateKey: create_key,
     RevokeKey: revoke_key,
 }

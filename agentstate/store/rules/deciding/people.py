@@ -2,13 +2,11 @@
 
 import hmac
 
-from agentstate.store.commands import Result
 from agentstate.store.errors import Exists, Invalid, NotAllowed, NotFound
 from agentstate.store.people import (
     AdminMade,
     EndSessions,
     MakeFirstAdmin,
-    NoteChange,
     RoleSet,
     SessionsEnded,
     SetRole,
@@ -41,12 +39,6 @@ def end_sessions(ask: EndSessions, on: Deciding) -> SessionsEnded:
     on.draft.writes.other.append(("end-sessions", {"person": ask.person}))
     on.act("person.signed-out", ask.person, reason=ask.reason)
     return SessionsEnded(person=ask.person)
-
-
-def note_change(ask: NoteChange, on: Deciding) -> Result:
-    after = {"kind": ask.kind} if ask.kind else {}
-    on.act(f"person.{ask.what}", ask.person, after=after)
-    return Result()
 
 
 def make_first_admin(ask: MakeFirstAdmin, on: Deciding) -> AdminMade:
