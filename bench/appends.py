@@ -3,10 +3,11 @@
     .venv/bin/python -m bench.appends [--seconds 2] [--rounds 5] [--runs 1000] [--writers 1 16 64]
 
 On one scratch server with fsync on. In each round, at each number of writers, the contenders take
-turns, each for so many seconds: pgbench's prepared single-row INSERT with as many clients; `execute`
-of an append with fence, event id and counter to one of many runs, from as many threads of one
-process; and the same to one run alone. One event of about 300 octets each. Figures are medians of
-the rounds; only the ratios to pgbench in the same round mean anything.
+turns, each for so many seconds: pgbench's prepared single-row INSERT with as many clients; then
+`execute` of an append with fence, event id and counter to one of many runs; the same to one run
+alone; and to many by the rule in Python for each (`plain.py` put aside). The writers are threads
+of two processes, as of two web processes. One event of about 300 octets each. Figures are medians
+of the rounds; only the ratios to pgbench in the same round mean anything.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ import os
 import random
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.budget_slots import ask, scratch_server
+from bench.budget_slots import ROOT, ask, django_on, scratch_server
 
 TEXT = "The failing test builds its window from the local time zone, so it only breaks there. " * 3
 DATA = json.dumps({"model": "large-2", "thought": TEXT[:230], "tokens": {"in": 4096, "out": 212}})
 PGBENCH = """\\set run random(1, :runs)
 INSERT INTO bench_event (run, data) VALUES (:run, '{data}');
 """
+KINDS = ("many runs", "one run", "many runs, rule in Python")
+PROCESSES = 2
 
 
 def make_baseline(home: str) -> Path:
@@ -75,14 +79,16 @@ def make_runs(count: int) -> list[tuple[str, int]]:
     return made
 
 
+NAMES = itertools.count()
+
+
 def appends(runs: list[tuple[str, int]], writers: int, seconds: float) -> tuple[float, list[float]]:
-    """Appends a second, and how long each took, in ms."""
+    """Appends a second by threads of this process, and how long each took, in ms."""
     from django.db import connections
 
     from agentstate.store.commands import Append, NewEvent
     from agentstate.store.payloads import RawJSON
 
-    names = itertools.count()
     begin = threading.Event()
     took: list[list[float]] = [[] for _ in range(writers)]
     until = 0.0
@@ -91,7 +97,7 @@ def appends(runs: list[tuple[str, int]], writers: int, seconds: float) -> tuple[
         begin.wait()
         while (began := time.perf_counter()) < until:
             key, token = random.choice(runs)
-            new = NewEvent(type="step.done", data=RawJSON(DATA), id=f"{os.getpid()}-{next(names)}")
+            new = NewEvent(type="step.done", data=RawJSON(DATA), id=f"{os.getpid()}-{next(NAMES)}")
             ask(Append(run=key, events=(new,), fence=token, add={"steps": 1}))
             own.append((time.perf_counter() - began) * 1_000)
         connections.close_all()
@@ -108,8 +114,51 @@ def appends(runs: list[tuple[str, int]], writers: int, seconds: float) -> tuple[
     return len(all_of_them) / (time.perf_counter() - began), all_of_them
 
 
+class Writers:
+    """Processes of their own, each with its share of the threads, asked one turn at a time."""
+
+    def __init__(self, home: str, runs: list[tuple[str, int]]) -> None:
+        held = Path(home) / "runs.json"
+        held.write_text(json.dumps(runs))
+        self._children = [
+            subprocess.Popen(
+                [sys.executable, "-m", "bench.appends", "--serve", str(held)],
+                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for _ in range(PROCESSES)
+        ]  # fmt: skip
+
+    def write(self, kind: str, writers: int, seconds: float) -> tuple[float, list[float]]:
+        at_work = self._children[: min(PROCESSES, writers)]
+        for child in at_work:
+            assert child.stdin is not None
+            child.stdin.write(json.dumps([kind, writers // len(at_work), seconds]) + "\n")
+            child.stdin.flush()
+        answers = [json.loads(child.stdout.readline()) for child in at_work if child.stdout]
+        return sum(rate for rate, _ in answers), [one for _, took in answers for one in took]
+
+    def end(self) -> None:
+        for child in self._children:
+            assert child.stdin is not None
+            child.stdin.close()
+            child.wait(30)
+
+
+def serve(held: str) -> None:
+    django_on(os.environ["AGENTSTATE_HOME"])
+    from agentstate.store import plain
+
+    is_plain = plain.is_plain
+    runs = [tuple(run) for run in json.loads(Path(held).read_text())]
+    for line in sys.stdin:
+        kind, writers, seconds = json.loads(line)
+        plain.is_plain = (lambda _: False) if "Python" in kind else is_plain
+        some: Any = runs[:1] if kind == "one run" else runs
+        print(json.dumps(appends(some, writers, seconds)), flush=True)
+
+
 def measure(options: argparse.Namespace, home: str) -> None:
-    script, runs = make_baseline(home), make_runs(options.runs)
+    script, writing = make_baseline(home), Writers(home, make_runs(options.runs))
     rates: dict[tuple[int, str], list[float]] = {}
     ratios: dict[tuple[int, str], list[float]] = {}
     times: dict[tuple[int, str], list[float]] = {}
@@ -117,21 +166,22 @@ def measure(options: argparse.Namespace, home: str) -> None:
         for writers in options.writers:
             base = pgbench(script, writers, max(1, round(options.seconds)), options.runs)
             found: dict[str, float] = {"INSERT": base}
-            for name, some in (("many runs", runs), ("one run", runs[:1])):
-                found[name], took = appends(some, writers, options.seconds)
+            for kind in KINDS if turn % 2 else reversed(KINDS):
+                found[kind], took = writing.write(kind, writers, options.seconds)
                 if turn:
-                    times.setdefault((writers, name), []).extend(took)
+                    times.setdefault((writers, kind), []).extend(took)
             if turn:  # the first is to warm up
-                for name, rate in found.items():
-                    rates.setdefault((writers, name), []).append(rate)
-                    ratios.setdefault((writers, name), []).append(rate / base)
+                for kind, rate in found.items():
+                    rates.setdefault((writers, kind), []).append(rate)
+                    ratios.setdefault((writers, kind), []).append(rate / base)
             print(turn, writers, {k: round(v) for k, v in found.items()}, flush=True)
+    writing.end()
     print("| writers | what | a second | of INSERT | p50 ms | p99 ms |\n|---|---|---|---|---|---|")
-    for (writers, name), found_rates in rates.items():
-        own: Any = sorted(times.get((writers, name), [])) or [0.0]
+    for (writers, kind), found_rates in rates.items():
+        own: Any = sorted(times.get((writers, kind), [])) or [0.0]
         print(
-            f"| {writers} | {name} | {statistics.median(found_rates):,.0f} |"
-            f" {statistics.median(ratios[writers, name]):.2f} | {own[len(own) // 2]:.1f} |"
+            f"| {writers} | {kind} | {statistics.median(found_rates):,.0f} |"
+            f" {statistics.median(ratios[writers, kind]):.2f} | {own[len(own) // 2]:.1f} |"
             f" {own[len(own) * 99 // 100]:.1f} |"
         )
 
@@ -142,8 +192,12 @@ def main() -> None:
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--runs", type=int, default=1_000)
     asked.add_argument("--writers", type=int, nargs="+", default=[1, 16, 64])
+    asked.add_argument("--serve", help=argparse.SUPPRESS)
     options = asked.parse_args()
     os.environ["AGENTSTATE_RUN_WRITES_PER_SECOND"] = "0"
+    if options.serve:
+        serve(options.serve)
+        return
     with scratch_server(flush_ms=0) as home:
         measure(options, home)
 

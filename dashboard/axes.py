@@ -106,7 +106,9 @@ class Axis:
 
 def _text(at: datetime, step: int) -> str:
     there = zones.local(at)
-    if step >= 86_400 or (there.hour, there.minute, there.second) == (0, 0, 0):
+    # Where clocks go back at midnight there are two; the day begins with the first.
+    is_midnight = (there.hour, there.minute, there.second, there.fold) == (0, 0, 0, 0)
+    if step >= 86_400 or is_midnight:
         return f"{there.day} {there:%b}"
     return zones.written(at, "%H:%M:%S" if step < 60 else "%H:%M")
 

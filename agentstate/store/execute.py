@@ -34,12 +34,14 @@ from agentstate.store import (
     made,
     minutes,
     partitions,
+    plain,
     retention,
     sessions,
     spent,
     splits,
     tries,
     versions,
+    wire,
 )
 from agentstate.store import rowsql as sql
 from agentstate.store.ages import KeptAge
@@ -94,7 +96,7 @@ from agentstate.store.lanes import Lane
 from agentstate.store.payloads import RawJSON
 from agentstate.store.plan import Plan, plan
 from agentstate.store.quiet import TARGET, Quiet
-from agentstate.store.rows import BudgetRow, EventRow, run_key_of, unit_of
+from agentstate.store.rows import BudgetRow, EventRow, RunRow, run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 from agentstate.store.rules.slots import NeedsWhole
@@ -113,6 +115,10 @@ ROLLED_BACK: Counter[str] = Counter()
 # Any number of our own: one at a time makes the first admin.
 SETUP_LOCK = 0x61676E74_61646D6E
 log = logging.getLogger(__name__)
+
+
+type _Some = _Batch | plain.PlainBatch
+type _Outcomes = Sequence[Outcome | None]
 
 
 def execute[R: Result](command: Command[R], *, by: Caller, under: Circumstances = PLAIN) -> R:
@@ -150,10 +156,41 @@ def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
 def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
     """Several commands in one transaction; None when the database rolled it back."""
     tried = _Tried()
-    outcomes = _try(asks, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH)
+    outcomes = _plain_first(
+        asks, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH
+    )
     if outcomes is not None:
         _afterwards()
     return outcomes
+
+
+def _plain_first(
+    asks: Sequence[Ask], tried: _Tried, *, lock_timeout: str, tries: int
+) -> list[Outcome] | None:
+    """Plain appends by the short way, in a transaction of their own; then all that is left.
+
+    None when the database rolled all of it back. What was left while plain ones were done is then
+    done by itself, one after the other: those that are done must not be tried again.
+    """
+    found: list[Outcome | None] = [None] * len(asks)
+    places = plain.plain_ones(asks)
+    if places:
+        batch = [asks[n] for n in places]
+        done = _try(batch, tried, lock_timeout=lock_timeout, tries=tries, make=plain.PlainBatch)
+        if done is None:
+            return None
+        for n, outcome in zip(places, done, strict=True):
+            found[n] = outcome
+    left = [n for n, outcome in enumerate(found) if outcome is None]
+    if left:
+        rest = _try([asks[n] for n in left], tried, lock_timeout=lock_timeout, tries=tries)
+        if rest is None and len(left) == len(asks):
+            return None
+        if rest is None:
+            rest = [_alone(asks[n]) for n in left]
+        for n, outcome in zip(left, rest, strict=True):
+            found[n] = outcome
+    return cast("list[Outcome]", found)
 
 
 def _alone(ask: Ask) -> Outcome:
@@ -162,7 +199,7 @@ def _alone(ask: Ask) -> Outcome:
     if not wait_ms:
         return Unavailable("it could not begin in the time that it was given", retry_after_ms=1_000)
     tried, began = _Tried(), time.monotonic()
-    outcomes = _try([ask], tried, lock_timeout=f"{wait_ms}ms", tries=TRIES)
+    outcomes = _plain_first([ask], tried, lock_timeout=f"{wait_ms}ms", tries=TRIES)
     if outcomes is None:
         outcomes = [_give_up(ask, tried, int((time.monotonic() - began) * 1_000))]
     _afterwards()
@@ -212,16 +249,25 @@ def _afterwards() -> None:
 
 
 def _try(
-    asks: Sequence[Ask], tried: _Tried, *, lock_timeout: str, tries: int
-) -> list[Outcome] | None:
-    """Try a few times; None when the database rolled it back each time."""
+    asks: Sequence[Ask],
+    tried: _Tried,
+    *,
+    lock_timeout: str,
+    tries: int,
+    make: Callable[[Sequence[Ask], str], plain.PlainBatch] | None = None,
+) -> _Outcomes | None:
+    """Try a few times; None when the database rolled it back each time.
+
+    make: what carries it out in place of `_Batch`; it may leave out some, whose outcome is None.
+    """
     whole: frozenset[UUID] = frozenset()
     attempt = 0
     while attempt < tries:
-        batch, began = _Batch(asks, lock_timeout, whole), time.monotonic()
+        began = time.monotonic()
+        batch = make(asks, lock_timeout) if make else _Batch(asks, lock_timeout, whole)
         try:
-            with transaction.atomic(durable=True), connection.cursor() as cursor:
-                with sessions.carrying(connection.connection.info.backend_pid, batch.plans()):
+            with transaction.atomic(durable=True), batch.cursor() as cursor:
+                with sessions.carrying(cursor.backend_pid, batch.plans):
                     batch.run(cursor)
                 decided_at = time.perf_counter()
             spent.note_commit(time.perf_counter() - decided_at)
@@ -248,7 +294,7 @@ def _try(
     return None
 
 
-def _after(failed: DatabaseFailure, batch: _Batch) -> list[Outcome] | None:
+def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
     """What a failure means: outcomes that are certain all the same, or None to try again."""
     cause = failed.__cause__
     state = getattr(cause, "sqlstate", None)
@@ -263,7 +309,9 @@ def _after(failed: DatabaseFailure, batch: _Batch) -> list[Outcome] | None:
         log.info("tried again after %s", type(cause).__name__)
         return None
     if state.startswith("22"):
-        return [Invalid("request", f"the database refused a value ({cause})") for _ in batch.asks]
+        # Of several nobody knows whose value it was: each is then done by itself.
+        refused = Invalid("request", f"the database refused a value ({cause})")
+        return [refused] if len(batch.asks) == 1 else None
     raise failed
 
 
@@ -276,6 +324,9 @@ _TRY_AGAIN = {
     psycopg.errors.ExclusionViolation.sqlstate,
     psycopg.errors.QueryCanceled.sqlstate,
     psycopg.errors.DuplicateTable.sqlstate,
+    # Behind a pooler: not prepared in this session (wire.py goes on without).
+    psycopg.errors.InvalidSqlStatementName.sqlstate,
+    psycopg.errors.DuplicatePreparedStatement.sqlstate,
 }
 
 
@@ -306,7 +357,7 @@ def _back_off(attempt: int) -> None:
     time.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
 
 
-def _ask_how_it_ended(batch: _Batch) -> list[Outcome] | None:
+def _ask_how_it_ended(batch: _Some) -> _Outcomes | None:
     """Ask on a new connection how the transaction ended whose COMMIT was not answered."""
     unknown = OutcomeUnknown("the connection was lost while it was committed", retry_after_ms=1_000)
     try:
@@ -382,8 +433,13 @@ class _Batch:
         self.xact_id = ""
         self.frees_holds = False
         self.events: list[EventRow] = []
+        self.runs: dict[UUID, RunRow] = {}  # as they were locked
         self.written = listeners.Written()
         self.now: datetime | None = None
+
+    @staticmethod
+    def cursor() -> Any:
+        return wire.cursor(sql.PREPARED)
 
     def outcomes(self) -> list[Outcome]:
         return [cast("Outcome", item.outcome) for item in self.items]
@@ -394,7 +450,7 @@ class _Batch:
     def open_items(self) -> list[_Item]:
         return [item for item in self.items if item.outcome is None]
 
-    def run(self, cursor: Any) -> None:
+    def run(self, cursor: wire.Cursor) -> None:
         cursor.execute(sql.BEGIN, [self.lock_timeout])
         self._lock_keys(cursor)
         self._replay_kept(cursor)
@@ -402,6 +458,7 @@ class _Batch:
         self._decide(draft)
         self._tell_more(cursor, draft)
         self._write(cursor, draft)
+        cursor.flush()
         self.events = draft.writes.events
         self.written = _written(draft)
         self.decided = True
@@ -411,11 +468,8 @@ class _Batch:
         if not self.events:
             return None
         event = self.events[0]
-        cursor.execute(
-            "SELECT EXISTS (SELECT FROM agentstate_event WHERE run_id = %s AND seq = %s"
-            " AND at = %s AND actor = %s AND request_id IS NOT DISTINCT FROM %s)",
-            [event.run_id, event.seq, event.at, event.actor, event.request_id],
-        )
+        where = [event.run_id, event.seq, event.at, event.actor, event.request_id]
+        cursor.execute(wire.IS_THERE, where)
         return bool(cursor.fetchone()[0])
 
     def count(self, latency_ms: int) -> None:
@@ -506,6 +560,8 @@ class _Batch:
         """Units, then runs, then budgets, each sorted; the clock only after all of them."""
         items = self.open_items()
         parts = [part for item in items for part in item.parts]
+        if all(part.is_of_runs_alone for part in parts):
+            return self._lock_runs_alone(cursor, parts)
         new_units = sorted({part.new_unit for part in parts if part.new_unit})
         if new_units:
             cursor.execute(sql.MAKE_UNITS, [new_units])
@@ -543,8 +599,31 @@ class _Batch:
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
+        self.runs = {row.id: row for row in runs}
         draft.budgets.update({row.id: row for row in (*budgets.roots, *budgets.rows)})
         draft.splits.update(budgets.splits)
+        return draft
+
+    def _lock_runs_alone(self, cursor: wire.Cursor, parts: Sequence[Plan]) -> Draft:
+        """The same in one flight, where runs are all that is locked: each statement after the one
+        before, so the clock is read with every lock in hand here, too."""
+        keys = sorted({key for part in parts for key in part.runs})
+        locked = cursor.later(sql.LOCK_RUNS_BY_KEY, [keys]) if keys else None
+        look = cursor.later(sql.LOOK, [0])
+        asked = [
+            {"run_key": part.run, "event_id": event_id}
+            for part in parts
+            for event_id in part.event_ids
+        ]
+        known = cursor.later(sql.KNOWN_EVENTS_BY_KEY, [sql.records(asked)]) if asked else None
+        runs = [sql.read_run(row) for row in locked.rows()] if locked is not None else []
+        self.now, self.xact_id, _ = look.rows()[0]
+        facts = Facts(now=self.now, new_id=uuid7, writes_per_second=settings.RUN_WRITES_PER_SECOND)
+        found = [sql.read_event(row) for row in known.rows()] if known is not None else []
+        facts.events = {(e.run_id, cast("str", e.event_id)): e for e in found}
+        draft = Draft(facts)
+        draft.runs.update({row.key: row for row in runs})
+        self.runs = {row.id: row for row in runs}
         return draft
 
     def _lock_alerts(self, cursor: Any, parts: Sequence[Plan]) -> dict[str, tuple[str, int]]:
@@ -916,8 +995,9 @@ class _Batch:
         old_terms, new_terms = _split(writes.terms, writes.new_terms)
         old_budgets, new_budgets = _split(writes.budgets, writes.new_budgets)
         _put(cursor, sql.INSERT_RUNS, new_runs)
-        _put(cursor, sql.UPDATE_RUNS, old_runs)
-        _put(cursor, sql.INSERT_EVENTS, writes.events)
+        self._update_runs(cursor, old_runs)
+        if writes.events:
+            cursor.execute(sql.INSERT_EVENTS, [sql.event_records(writes.events)])
         _put(cursor, sql.BEGIN_EFFECTS, writes.begun)
         _put(cursor, sql.END_EFFECTS, writes.ended)
         # Closed while the lease still knows their renewals, and before new ones begin, or the
@@ -939,6 +1019,16 @@ class _Batch:
         for name, values in writes.other:
             _OTHER[name](cursor, now, **values)
         self._keep_answers(cursor, now)
+
+    def _update_runs(self, cursor: Any, runs: Sequence[RunRow]) -> None:
+        """Of those that were only written to, as by an append, just what that changes."""
+        found: tuple[list[RunRow], list[RunRow]] = ([], [])
+        for run in runs:
+            before = self.runs.get(run.id)
+            found[before is not None and sql.only_grew(before, run)].append(run)
+        _put(cursor, sql.UPDATE_RUNS, found[False])
+        if found[True]:
+            cursor.execute(sql.GROW_RUNS, [sql.grown_records(found[True])])
 
     def _refusals(self, draft: Draft) -> Iterator[dict[str, Any]]:
         told: set[Any] = set()
@@ -1052,7 +1142,12 @@ def _open_effects(
 
 def _wrote(fork: Draft) -> tuple[tuple[str, datetime, int], ...]:
     """How many events of each run and time a command decided. Imported ones keep their times."""
+    events = fork.writes.events
+    if not events:
+        return ()
     keys = {row.id: row.key for row in fork.writes.runs.values()}
+    if len(events) == 1:
+        return ((keys[events[0].run_id], events[0].at, 1),)
     counted = Counter((keys[event.run_id], event.at) for event in fork.writes.events)
     return tuple((key, at, count) for (key, at), count in counted.items())
 

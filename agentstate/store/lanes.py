@@ -12,6 +12,7 @@ done again by itself, in the thread that brought it: one locked run does not hol
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -32,6 +33,28 @@ log = logging.getLogger(__name__)
 type DoAll = Callable[[Sequence[Ask]], list[Outcome] | None]
 
 
+class _Signal:
+    """An Event that one thread waits for: a lock that is had until it is told. Half the price."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Once, by whoever leads; a second time says nothing more."""
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was told in time. It stays so for who asks again."""
+        had = self._lock.acquire(timeout=seconds)
+        if had:
+            self.set()
+        return had
+
+
 class _Turn:
     """A command and the thread that waits for it."""
 
@@ -41,7 +64,7 @@ class _Turn:
         self.ask = ask
         self.came_at = perf_counter()
         self.spent: Spent | None = None  # of the batch that another thread did it in
-        self.ready = threading.Event()
+        self.ready = _Signal()
         self.outcome: Outcome | None = None
         self.taken = False
         self.alone = False

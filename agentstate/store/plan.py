@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -58,13 +59,19 @@ from agentstate.store.commands import (
     Transition,
     TryTarget,
 )
+from agentstate.store.lean import lean
 from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
 from agentstate.store.rows import run_key_of, unit_of
 from agentstate.store.rules.names import SIGN_CHANGE
 from agentstate.store.states import TERMINAL
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+# What a command names that only needs runs, and events of theirs by their ids.
+_OF_RUNS = frozenset({"operation", "run", "runs", "event_ids", "token_sent", "worker", "wanted"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@lean
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The rows that a command names, before any is read.
 
@@ -100,7 +107,7 @@ class Plan:
     charge_ids: tuple[str, ...] = ()
     token_sent: int | None = None
     worker: str | None = None
-    wanted: Mapping[str, Any] = field(default_factory=dict)
+    wanted: Mapping[str, Any] = NOTHING
     parts: tuple[Plan, ...] = ()
     workers: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
@@ -116,6 +123,11 @@ class Plan:
     delivery: UUID | None = None
     bulk: UUID | None = None
     is_of_ages: bool = False
+
+    @property
+    def is_of_runs_alone(self) -> bool:
+        """Whether it names runs and, but for events of theirs, nothing else."""
+        return bool(self.runs) and self.__dict__.keys() <= _OF_RUNS
 
 
 def plan(command: Command[Any]) -> Plan:
@@ -142,21 +154,24 @@ def _create(ask: CreateRun) -> Plan:
 
 
 def _append(ask: Append) -> Plan:
+    more: dict[str, Any] = {}
+    if ask.to in TERMINAL:
+        # A terminal move ends the lease: its unit is locked before the run.
+        more = {"units": (unit_of(ask.run),), "all_holds": True}
+    if ask.spend or ask.to in TERMINAL:
+        more["budgets"] = (
+            *((ask.run, c.budget) for c in ask.spend),
+            *(((ask.run, None),) if ask.to in TERMINAL else ()),
+        )
+        more["charging"] = sum(c.amount for c in ask.spend)
+        more["charge_ids"] = tuple(c.id for c in ask.spend if c.id is not None)
     return Plan(
         operation="append",
         run=ask.run,
         runs=(ask.run,),
-        # A terminal move ends the lease: its unit is locked before the run.
-        units=(unit_of(ask.run),) if ask.to in TERMINAL else (),
-        budgets=(
-            *((ask.run, c.budget) for c in ask.spend),
-            *(((ask.run, None),) if ask.to in TERMINAL else ()),
-        ),
-        charging=sum(c.amount for c in ask.spend),
-        all_holds=ask.to in TERMINAL,
         event_ids=_event_ids(ask.events),
-        charge_ids=tuple(c.id for c in ask.spend if c.id is not None),
         token_sent=ask.fence,
+        **more,
         wanted=_wanted(
             expected_seq=ask.expected_seq,
             if_match=ask.if_match,

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from agentstate.store.lean import lean
 from agentstate.store.states import TERMINAL
 
 if TYPE_CHECKING:
@@ -278,6 +279,7 @@ class HoldRow:
         )
 
 
+@lean
 @dataclass(frozen=True, kw_only=True)
 class EventRow:
     """A line of a run's log. data, add: JSON texts; version: the run's, once this was written."""

@@ -7,18 +7,18 @@ entry per transaction, so that it costs a writer nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from agentstate.store.plan import Plan
 
-_AT_WORK: dict[int, tuple[Plan, ...]] = {}
+_AT_WORK: dict[int, Callable[[], Sequence[Plan]]] = {}
 
 
 @contextmanager
-def carrying(pid: int, plans: Sequence[Plan]) -> Iterator[None]:
-    """Note whose commands the session has while the block runs."""
-    _AT_WORK[pid] = tuple(plans)
+def carrying(pid: int, plans: Callable[[], Sequence[Plan]]) -> Iterator[None]:
+    """Note whose commands the session has while the block runs; plans: made if anybody asks."""
+    _AT_WORK[pid] = plans
     try:
         yield
     finally:
@@ -27,4 +27,5 @@ def carrying(pid: int, plans: Sequence[Plan]) -> Iterator[None]:
 
 def carried_by(pid: int) -> tuple[Plan, ...]:
     """The commands of one session; none for a session of another process, or one that rests."""
-    return _AT_WORK.get(pid, ())
+    plans = _AT_WORK.get(pid)
+    return tuple(plans()) if plans is not None else ()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-LOCKING = ("FOR NO KEY UPDATE", "SELECT pg_advisory_xact_lock(")
+LOCKING = ("FOR NO KEY UPDATE", "SELECT pg_advisory_xact_lock(", "SELECT agentstate_append_plain(")
 
 
 @dataclass(slots=True)
@@ -41,6 +41,13 @@ class Spent:
             f" lock;dur={self.lock * 1000:.2f}, db;dur={self.db * 1000:.2f},"
             f" commit;dur={self.commit * 1000:.2f}"
         )
+
+    def note(self, seconds: float, *, locks: bool) -> None:
+        """What statements took; locks: whether one of them takes row locks."""
+        if locks:
+            self.lock += seconds
+        else:
+            self.db += seconds
 
     def add(self, other: Spent) -> None:
         self.queue += other.queue
@@ -84,6 +91,11 @@ def note_commit(seconds: float) -> None:
         record.commit += seconds
 
 
+def locks(statement: str) -> bool:
+    """Whether it takes locks, and so may wait for somebody."""
+    return any(word in statement for word in LOCKING)
+
+
 def count_statement(
     execute: Callable[..., Any], statement: str, params: Any, many: bool, context: dict[str, Any]
 ) -> Any:
@@ -95,11 +107,7 @@ def count_statement(
     try:
         return execute(statement, params, many, context)
     finally:
-        took = perf_counter() - began
-        if LOCKING[0] in statement or LOCKING[1] in statement:
-            record.lock += took
-        else:
-            record.db += took
+        record.note(perf_counter() - began, locks=locks(statement))
 
 
 def count_statements(*, connection: Any, **_: Any) -> None:

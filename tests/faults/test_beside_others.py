@@ -35,7 +35,7 @@ def test_a_composite_command_that_is_refused_in_its_middle_leaves_the_others_as_
         Spend(run="42", charge=Charge(budget="tokens", amount=30)),
         doomed,
         Spend(run="42", charge=Charge(budget="tokens", amount=70, id="c-9")),
-        Append(run="42", events=(event("after", id="e-9"),), add={"steps_done": 1}),
+        Append(run="42", events=(event("after", id="e-9"), event("then")), add={"steps_done": 1}),
         Patch(run="42", notes="done"),
     ]
 
@@ -44,7 +44,7 @@ def test_a_composite_command_that_is_refused_in_its_middle_leaves_the_others_as_
     assert isinstance(told[2], IllegalTransition)
     assert (told[0].last_seq, told[4].first_seq, told[5].version) == (2, 3, 4)
     assert [told[n].spent for n in (1, 3)] == [30, 100]
-    assert store.types("42") == ["run.created", "before", "after", "run.changed"]
+    assert store.types("42") == ["run.created", "before", "after", "then", "run.changed"]
     assert store.run("42").counters == {"steps_done": 2}
     assert store.refusals() == ["illegal-transition"]
     assert audit.verify() == []

@@ -134,6 +134,18 @@ def test_an_axis_has_round_times_of_the_zone_each_once_and_in_order(case, span):
         assert all(re.fullmatch(r"\d\d?:\d[05]( \S+)?|\d\d? [A-Z][a-z]{2}", t) for t in texts)
 
 
+def test_of_two_midnights_of_one_day_the_first_begins_it():
+    with timezone.override(ZoneInfo("America/Havana")):
+        texts = [
+            tick.text
+            for tick in axis_of(
+                datetime(2026, 11, 1, 3, 30, tzinfo=UTC), datetime(2026, 11, 1, 5, 30, tzinfo=UTC)
+            ).ticks
+        ]
+
+    assert (texts.count("1 Nov"), "00:00 CST" in texts) == (1, True)
+
+
 def test_an_axis_tells_the_two_hours_of_a_clock_change_apart():
     with timezone.override(ZoneInfo("Europe/Berlin")):
         texts = [tick.text for tick in axis_of(BACK - 2 * HOUR, BACK + 2 * HOUR).ticks]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from agentstate.store.ages import KeptAge
@@ -110,12 +110,16 @@ class Writes:
 
     def absorb(self, later: Writes) -> None:
         """Take what a later command decided on top of this."""
-        for name in ("runs", "leases", "terms", "budgets", "holds"):
-            getattr(self, name).update(getattr(later, name))
-        for name in ("new_runs", "dropped_leases", "new_terms", "new_budgets"):
-            getattr(self, name).update(getattr(later, name))
-        for name in ("events", "entries", "begun", "ended", "actions", "other"):
-            getattr(self, name).extend(getattr(later, name))
+        for name, take in _TAKING:
+            if given := getattr(later, name):
+                take(getattr(self, name), given)
+
+
+_TAKING: tuple[tuple[str, Callable[[Any, Any], None]], ...] = (
+    *((name, dict.update) for name in ("runs", "leases", "terms", "budgets", "holds")),
+    *((n, set.update) for n in ("new_runs", "dropped_leases", "new_terms", "new_budgets")),
+    *((n, list.extend) for n in ("events", "entries", "begun", "ended", "actions", "other")),
+)
 
 
 class Draft:
@@ -154,13 +158,17 @@ class Draft:
 
         Here alone and not in the facts: of a batch that is refused in the end, nothing stays.
         """
-        self.runs.update(fork.runs)
-        self.leases.update(fork.leases)
-        self.budgets.update(fork.budgets)
-        self.splits.update(fork.splits)
-        self.terms.update(fork.terms)
-        self.events.update(fork.events)
-        self.charges.update(fork.charges)
+        for own, decided in (
+            (self.runs, fork.runs),
+            (self.leases, fork.leases),
+            (self.budgets, fork.budgets),
+            (self.splits, fork.splits),
+            (self.terms, fork.terms),
+            (self.events, fork.events),
+            (self.charges, fork.charges),
+        ):
+            if decided:
+                cast("dict[Any, Any]", own).update(decided)
         self.writes.absorb(fork.writes)
 
     @property

@@ -23,6 +23,7 @@ TYPE_CHARS, TASK_CHARS, TAG_CHARS, ID_CHARS = 100, 500, 64, 200
 NOTES_CHARS, REASON_CHARS = 10_000, 500
 TAGS_PER_RUN = 50
 AMOUNT_MAX = 2**53 - 1
+COUNTERS_MAX = 100
 TTL_SECONDS_MIN, TTL_SECONDS_MAX, TTL_SECONDS_DEFAULT = 1, 86_400, 60
 # Stands before the id of a change of fields, which shares the events' unique index; no caller can
 # write it into an id.

@@ -35,7 +35,12 @@ class Limit:
     @cached_property
     def gap(self) -> timedelta:
         """The time between two writes; rounded up, so that the rate is never passed."""
-        return timedelta(microseconds=-(-1_000_000 // self.per_second))
+        return timedelta(microseconds=self.gap_us)
+
+    @property
+    def gap_us(self) -> int:
+        """The same in microseconds."""
+        return -(-1_000_000 // self.per_second)
 
 
 def limit_of(run: RunRow, *, now: datetime, per_second: int) -> Limit | None:
@@ -46,11 +51,14 @@ def limit_of(run: RunRow, *, now: datetime, per_second: int) -> Limit | None:
             burst=run.brake_per_second * BRAKE_BURST_SECONDS,
             until=run.brake_until,
         )
-    return _of_site(per_second) if per_second else None
+    return of_site(per_second)
 
 
 @lru_cache(maxsize=8)
-def _of_site(per_second: int) -> Limit:
+def of_site(per_second: int) -> Limit | None:
+    """The site's limit; None for 0, which is none."""
+    if not per_second:
+        return None
     return Limit(per_second=per_second, burst=per_second * BURST_SECONDS)
 
 

@@ -42,7 +42,7 @@ from agentstate.store.rows import (
 from agentstate.store.rules import expect, leases, pacing, runs
 from agentstate.store.rules.deciding.budgets import drop_holds, make_charge, open_budget
 from agentstate.store.rules.deciding.desk import Deciding, told
-from agentstate.store.rules.names import AMOUNT_MAX, SIGN_CHANGE, check_tags
+from agentstate.store.rules.names import AMOUNT_MAX, COUNTERS_MAX, SIGN_CHANGE, check_tags
 from agentstate.store.states import TERMINAL, Status
 
 KEY_OF_A_RUN_WITHOUT_ONE = "r-"
@@ -216,8 +216,8 @@ def _added(run: RunRow, add: Mapping[str, int]) -> dict[str, int]:
         counters[name] = counters.get(name, 0) + amount
         if abs(counters[name]) > AMOUNT_MAX:
             raise Invalid(f"add.{name}", f"a counter stays within ±{AMOUNT_MAX}")
-    if len(counters) > 100:
-        raise Invalid("add", "at most 100 counters a run")
+    if len(counters) > COUNTERS_MAX:
+        raise Invalid("add", f"at most {COUNTERS_MAX} counters a run")
     return counters
 
 
