@@ -76,10 +76,24 @@ MUTATIONS = (
         also=(
             (
                 EXECUTE,
-                "        now, self.xact_id, tokens = cursor.fetchone()\n",
-                "        _, self.xact_id, tokens = cursor.fetchone()\n        now = self.early\n",
+                "        now, self.xact_id, tokens = look.rows()[0]\n",
+                "        _, self.xact_id, tokens = look.rows()[0]\n        now = self.early\n",
             ),
         ),
+    ),
+    Mutation(
+        "a plain append needs no fence",
+        "agentstate/store/migrations/sql/append_plain.py",
+        "                ELSE w.token = r.token AND w.principal = r.holder END\n",
+        "                ELSE true END\n",
+        "tests/store/test_plain.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "plain appends count only the last one of a run",
+        "agentstate/store/migrations/sql/append_plain.py",
+        "            sum(w.gap) OVER whole_run AS gaps,",
+        "            max(w.gap) OVER whole_run AS gaps,",
+        "tests/store/test_plain.py::test_a_day_of_paced_writes_takes_no_more_than_the_limit",
     ),
     Mutation(
         "the outbox is skipped",

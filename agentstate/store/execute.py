@@ -96,7 +96,7 @@ from agentstate.store.lanes import Lane
 from agentstate.store.payloads import RawJSON
 from agentstate.store.plan import Plan, plan
 from agentstate.store.quiet import TARGET, Quiet
-from agentstate.store.rows import BudgetRow, EventRow, RunRow, run_key_of, unit_of
+from agentstate.store.rows import BudgetRow, EventRow, LeaseRow, RunRow, run_key_of, unit_of
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 from agentstate.store.rules.slots import NeedsWhole
@@ -556,7 +556,7 @@ class _Batch:
 
     # --- lock and look ---------------------------------------------------------------------------
 
-    def _lock_rows(self, cursor: Any) -> Draft:
+    def _lock_rows(self, cursor: wire.Cursor) -> Draft:
         """Units, then runs, then budgets, each sorted; the clock only after all of them."""
         items = self.open_items()
         parts = [part for item in items for part in item.parts]
@@ -565,18 +565,8 @@ class _Batch:
         new_units = sorted({part.new_unit for part in parts if part.new_unit})
         if new_units:
             cursor.execute(sql.MAKE_UNITS, [new_units])
-        units = {unit for part in parts for unit in part.units}
-        leases = _rows(cursor, sql.LOCK_UNITS, [sorted(units)], sql.read_lease) if units else []
-        for item in items:
-            leases += self._choose_units(cursor, item, {row.unit for row in leases})
+        leases, runs = self._lock_units_and_runs(cursor, items, parts)
         parts = [part for item in items for part in item.parts]
-        run_keys = {key for part in parts for key in part.runs}
-        run_ids = {row.run_id for row in leases if row.run_id} if self._needs_runs(items) else set()
-        runs = (
-            _rows(cursor, sql.LOCK_RUNS, [sorted(run_keys), sorted(run_ids)], sql.read_run)
-            if run_keys or run_ids
-            else []
-        )
         ids = {run.key: run.id for run in runs}
         budgets = self._lock_budgets(cursor, items, parts, ids)
         self._find_dead_holds_in_the_way(cursor, parts, budgets)
@@ -604,6 +594,24 @@ class _Batch:
         draft.splits.update(budgets.splits)
         return draft
 
+    def _lock_units_and_runs(
+        self, cursor: wire.Cursor, items: Sequence[_Item], parts: Sequence[Plan]
+    ) -> tuple[list[LeaseRow], list[RunRow]]:
+        """Units before runs; in one flight, unless which ones is found out only on the way."""
+        units = sorted({unit for part in parts for unit in part.units})
+        locked = cursor.later(sql.LOCK_UNITS, [units]) if units else None
+        if not self._needs_runs(items):
+            keys = sorted({key for part in parts for key in part.runs})
+            found = cursor.later(sql.LOCK_RUNS_BY_KEY, [keys]) if keys else None
+            return _read(locked, sql.read_lease), _read(found, sql.read_run)
+        leases = _read(locked, sql.read_lease)
+        for item in items:
+            leases += self._choose_units(cursor, item, {row.unit for row in leases})
+        keys = sorted({key for item in items for part in item.parts for key in part.runs})
+        ids = sorted({row.run_id for row in leases if row.run_id})
+        found = cursor.later(sql.LOCK_RUNS, [keys, ids]) if keys or ids else None
+        return leases, _read(found, sql.read_run)
+
     def _lock_runs_alone(self, cursor: wire.Cursor, parts: Sequence[Plan]) -> Draft:
         """The same in one flight, where runs are all that is locked: each statement after the one
         before, so the clock is read with every lock in hand here, too."""
@@ -616,10 +624,10 @@ class _Batch:
             for event_id in part.event_ids
         ]
         known = cursor.later(sql.KNOWN_EVENTS_BY_KEY, [sql.records(asked)]) if asked else None
-        runs = [sql.read_run(row) for row in locked.rows()] if locked is not None else []
+        runs: list[RunRow] = _read(locked, sql.read_run)
         self.now, self.xact_id, _ = look.rows()[0]
         facts = Facts(now=self.now, new_id=uuid7, writes_per_second=settings.RUN_WRITES_PER_SECOND)
-        found = [sql.read_event(row) for row in known.rows()] if known is not None else []
+        found: list[EventRow] = _read(known, sql.read_event)
         facts.events = {(e.run_id, cast("str", e.event_id)): e for e in found}
         draft = Draft(facts)
         draft.runs.update({row.key: row for row in runs})
@@ -818,14 +826,38 @@ class _Batch:
 
     def _look(
         self,
-        cursor: Any,
+        cursor: wire.Cursor,
         parts: Sequence[Plan],
         leases: Sequence[Any],
         runs: Sequence[Any],
         budgets: LockedBudgets,
     ) -> Facts:
-        cursor.execute(sql.LOOK, [sum(part.tokens for part in parts)])
-        now, self.xact_id, tokens = cursor.fetchone()
+        look = cursor.later(sql.LOOK, [sum(part.tokens for part in parts)])
+        ids = {run.key: run.id for run in runs}
+        asked_events = [
+            {"run_id": ids[part.run], "event_id": event_id}
+            for part in parts
+            for event_id in part.event_ids
+            if part.run in ids
+        ]
+        events = _ask(cursor, sql.KNOWN_EVENTS, asked_events and sql.records(asked_events))
+        asked_charges = [
+            {"budget_id": budget_id, "run_id": ids.get(part.run or ""), "entry_id": charge_id}
+            for part in parts
+            if part.charge_ids
+            for budget_id in budgets.ids_for(part.run)
+            for charge_id in part.charge_ids
+        ]
+        charges = _ask(cursor, sql.KNOWN_CHARGES, asked_charges and sql.records(asked_charges))
+        tokens_seen = {token for part in parts for token in part.seen_tokens}
+        tokens_seen |= {lease.token for lease in leases if lease.token is not None}
+        terms = _ask(cursor, sql.TERMS, sorted(tokens_seen))
+        names = {name for part in parts for name in part.workers}
+        if any(part.drains_of_holders for part in parts):
+            owners = {lease.owner for lease in leases if lease.owner}
+            names |= owners | {owner.split("~")[0] for owner in owners}
+        drains = _ask(cursor, sql.DRAINS, sorted(names))
+        now, self.xact_id, tokens = look.rows()[0]
         self.now = now
         facts = Facts(
             now=now,
@@ -834,54 +866,27 @@ class _Batch:
             writes_per_second=settings.RUN_WRITES_PER_SECOND,
             homes=budgets.homes,
         )
-        ids = {run.key: run.id for run in runs}
-        asked_events = [
-            {"run_id": ids[part.run], "event_id": event_id}
-            for part in parts
-            for event_id in part.event_ids
-            if part.run in ids
-        ]
-        if asked_events:
-            found = _rows(cursor, sql.KNOWN_EVENTS, [sql.records(asked_events)], sql.read_event)
-            facts.events = {(e.run_id, e.event_id): e for e in found}
-        asked_charges = [
-            {"budget_id": budget_id, "run_id": ids.get(part.run or ""), "entry_id": charge_id}
-            for part in parts
-            if part.charge_ids
-            for budget_id in budgets.ids_for(part.run)
-            for charge_id in part.charge_ids
-        ]
-        if asked_charges:
-            kept = _rows(cursor, sql.KNOWN_CHARGES, [sql.records(asked_charges)], sql.read_entry)
-            homes = facts.homes
-            facts.charges = {
-                (homes.get(e.budget_id, e.budget_id), e.run_id, e.entry_id): e for e in kept
-            }
-        tokens_seen = {token for part in parts for token in part.seen_tokens}
-        tokens_seen |= {lease.token for lease in leases if lease.token is not None}
-        if tokens_seen:
-            terms = _rows(cursor, sql.TERMS, [sorted(tokens_seen)], sql.read_term)
-            facts.terms = {term.token: term for term in terms}
+        facts.events = {(e.run_id, e.event_id): e for e in _read(events, sql.read_event)}
+        homes = facts.homes
+        facts.charges = {
+            (homes.get(e.budget_id, e.budget_id), e.run_id, e.entry_id): e
+            for e in _read(charges, sql.read_entry)
+        }
+        facts.terms = {term.token: term for term in _read(terms, sql.read_term)}
+        facts.drains = {
+            name: {"reason": reason, "by": by, "at": at}
+            for name, reason, by, at in (drains.rows() if drains is not None else ())
+        }
         if any(part.tells_effects for part in parts):
             facts.open_effects = _open_effects(cursor, [run.id for run in runs])
-        names = {name for part in parts for name in part.workers}
-        if any(part.drains_of_holders for part in parts):
-            owners = {lease.owner for lease in leases if lease.owner}
-            names |= owners | {owner.split("~")[0] for owner in owners}
         api_keys = sorted({name for part in parts for name in part.api_keys})
         if api_keys:
             cursor.execute(sql.TAKEN_KEYS, [api_keys])
             facts.api_keys = frozenset(name for (name,) in cursor.fetchall())
-        if names:
-            cursor.execute(sql.DRAINS, [sorted(names)])
-            facts.drains = {
-                name: {"reason": reason, "by": by, "at": at}
-                for name, reason, by, at in cursor.fetchall()
-            }
         consumers = sorted({part.consumer for part in parts if part.consumer})
         if consumers:
             cursor.execute(sql.CONSUMERS, [consumers])
-            position, stand = cursor.fetchone()
+            position, stand = cursor.fetchall()[0]
             facts.feed_position, facts.consumers = position or 0, json.loads(stand or "{}")
         return facts
 
@@ -1180,6 +1185,16 @@ def _rows(
 ) -> list[Any]:
     cursor.execute(statement, params)
     return [read(row) for row in cursor.fetchall()]
+
+
+def _ask(cursor: wire.Cursor, statement: str, wanted: Any) -> wire.Later | None:
+    """Send a statement that takes one parameter, if there is anything to ask."""
+    return cursor.later(statement, [wanted]) if wanted else None
+
+
+def _read(asked: wire.Later | None, read: Callable[..., Any]) -> list[Any]:
+    """The rows of a statement that was sent; none of one that had nothing to ask."""
+    return [read(row) for row in asked.rows()] if asked is not None else []
 
 
 def _put(cursor: Any, statement: str, rows: Iterable[Any]) -> None:
