@@ -89,11 +89,17 @@ def progress() -> tuple[Progress, ...]:
     """Each kind in AGES with what is still there of it; `weeks()` tells of the runs."""
     with connection.cursor() as cursor:
         now, keep = _now_and_ages(cursor)
-        return tuple(_progress(cursor, kind, keep[kind], now) for kind in AGES)
+        looks = " UNION ALL ".join(
+            f"SELECT {n}, look.* FROM ({age.look.replace('%(before)s', f'%(before_{n})s')}) AS look"
+            for n, age in enumerate(AGES.values())
+        )
+        before = {f"before_{n}": now - keep[kind] for n, kind in enumerate(AGES)}
+        cursor.execute(looks, before | {"limit": DUE_MAX})
+        found = {n: (oldest_at, due) for n, oldest_at, due in cursor.fetchall()}
+        return tuple(_progress(kind, keep[kind], *found[n]) for n, kind in enumerate(AGES))
 
 
-def _progress(cursor: Any, kind: str, keep: timedelta, now: datetime) -> Progress:
-    oldest_at, due = _look(cursor, AGES[kind], now - keep)
+def _progress(kind: str, keep: timedelta, oldest_at: datetime | None, due: int) -> Progress:
     default = AGES[kind].keep or None
     return Progress(kind=kind, keep=keep or None, oldest_at=oldest_at, due=due, default=default)
 
