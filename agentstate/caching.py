@@ -88,6 +88,22 @@ CACHES_OF: Final[dict[str, Copy]] = {
         ends="a write of an event `run.*`",
         grace=True,
     ),
+    "tally": Copy(
+        key="counts:tally:{generation}",
+        ttl_seconds=4,
+        holds="the numbers above the list of all runs, as an open list shows them",
+        source="`run`",
+        ends="its age: nothing ends it before",
+        grace=True,
+    ),
+    "filtered": Copy(
+        key="counts:filtered:{generation}:{the filter, and where the list begins}",
+        ttl_seconds=20,
+        holds="the same under a filter, and how many runs came since the list was opened",
+        source="`run`",
+        ends="its age: nothing ends it before",
+        grace=True,
+    ),
     "lapsed": Copy(
         key="counts:lapsed:{generation}",
         ttl_seconds=2,
@@ -214,6 +230,10 @@ class Copies:
         counts, ending = f"counts:{name}", f":{variant}" if variant else ""
         key = f"{counts}:{self._generation(counts)}{ending}"
         return self._keep(_Wanted(CACHES_OF[name], counts + ending, key, fill, read))
+
+    def generation(self, name: str) -> str:
+        """Of a count: another one once a write has ended it."""
+        return self._generation(f"counts:{name}")
 
     def end(self, name: str) -> None:
         """Let the next reader count again."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import tzinfo
-from functools import wraps
+from functools import cache, wraps
 from http import HTTPStatus
 from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
@@ -25,7 +28,7 @@ from django.utils.functional import SimpleLazyObject
 from django_htmx.middleware import HtmxDetails
 
 from agentstate import store
-from agentstate.caching import answers, copies
+from agentstate.caching import CACHES_OF, answers, copies
 from agentstate.store.alerts import count_firing
 from agentstate.store.callers import Circumstances
 from agentstate.store.commands import NoteRefused
@@ -34,9 +37,11 @@ from agentstate.store.rules import names
 from agentstate.store.rules.names import legal
 from dashboard import rights, timings, zones
 from dashboard.access import ROLE_OF, Access, access_of
+from dashboard.queries import together
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import count_lapsed
 from dashboard.queries.preferences import Chosen, chosen_by
+from dashboard.sessions import SessionStore
 
 ACTION_CHARS = 100
 # Of an address, what names the thing that it is about.
@@ -51,6 +56,9 @@ class ConsoleRequest(HttpRequest):
     places: Any
     request_id: str
     chosen: Chosen
+    session: SessionStore
+    reads: Callable[[], Mapping[str, together.Read[Any]] | None]
+    read_under: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +126,36 @@ def _badge(count: int) -> str:
 
 
 type View = Callable[..., HttpResponseBase]
+type Asks = Callable[..., Mapping[str, together.Read[Any]] | None]
+
+
+def asking(asks: Asks) -> Callable[[View], View]:
+    """What a refresh reads goes along with the question who asks: one statement for both.
+
+    asks: the reads, from what the view is given; None where this refresh has none. It runs before
+    anybody knows who asks. Goes anywhere below `page`; the view gets them from `read_along`.
+    """
+
+    def mark(view: View) -> View:
+        view.asks = asks  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
+def asked_run(request: ConsoleRequest) -> UUID | None:
+    """`of`: the run that the page was about when it was loaded. Its log is found by this number;
+    what is read along says whether the name still stands for it."""
+    try:
+        return UUID(request.GET.get("of", ""))
+    except ValueError:
+        return None
+
+
+def read_along(request: ConsoleRequest) -> dict[str, Any] | None:
+    """What the reads of `asking` found; None if this request has none."""
+    reads = request.reads()
+    return None if reads is None else together.read(reads, request.session.told)
 
 
 def page(view: View) -> View:
@@ -126,9 +164,17 @@ def page(view: View) -> View:
     Partials live on the same addresses, so the answer varies by HX-Request.
     """
     part = view.__module__.rpartition(".")[2]
+    asks: Asks | None = getattr(view, "asks", None)
+    copy: str | None = getattr(view, "copy", None)
 
     @wraps(view)
     def guarded(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
+        request.read_under = answers.generation(copy) if copy else ""
+        wanted = asks if asks and request.htmx else None
+        request.reads = cache(lambda: wanted(request, *args, **named) if wanted else None)
+        # Whoever will get what was made for somebody else a moment ago needs none of it.
+        if wanted and not _is_made(request) and (reads := request.reads()) is not None:
+            request.session.beside = together.compose(reads)
         if not request.user.is_authenticated:
             response: HttpResponseBase = to_login(request)
         else:
@@ -219,7 +265,7 @@ def zone_of(request: ConsoleRequest) -> tzinfo:
     """
     asked = request.GET.get(zones.FIELD)
     if request.htmx and not asked:
-        asked = QueryDict(urlsplit(_shown(request)).query).get(zones.FIELD)
+        asked = QueryDict(urlsplit(shown_address(request)).query).get(zones.FIELD)
     return zones.find(asked) or request.chosen.shown
 
 
@@ -243,33 +289,111 @@ def _shared_as(copy: str, view: View) -> View:
     @wraps(view)
     def answered(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
         def fill() -> str:
+            # What was read along may be older than the write that this copy is the first one after.
+            if request.read_under != answers.generation(copy):
+                request.session.told = None
             response = view(request, *args, **named)
             if not isinstance(response, HttpResponse) or response.status_code != HTTPStatus.OK:
                 raise _NotShared
             return response.text
 
-        if not request.htmx or not settings.AGENTSTATE_SHARED_ANSWERS:
+        if not request.htmx:
             return view(request, *args, **named)
+        if not settings.AGENTSTATE_SHARED_ANSWERS:
+            return _unless_shown(request, view(request, *args, **named))
+        generation = answers.generation(copy)
         try:
-            return HttpResponse(answers.count(copy, fill=fill, read=str, variant=_variant(request)))
+            made = answers.count(copy, fill=fill, read=str, variant=_variant(request))
         except _NotShared:
             return view(request, *args, **named)
+        _note_made(request, copy, generation)
+        return _unless_shown(request, HttpResponse(made))
+
+    answered.copy = copy  # type: ignore[attr-defined]
+    return answered
+
+
+# Which parts there are answers of: the copy, its generation when it was asked for, and since when.
+# It saves a read and decides nothing, so it may be wrong, and is small.
+_made: dict[tuple[str, ...], tuple[str, str, float]] = {}
+MADE_MAX = 500
+MADE_PART = 0.8  # of a copy's age: it may be gone by the time that it is asked for
+
+
+def _place(request: ConsoleRequest) -> tuple[str, ...]:
+    return (request.get_full_path(), request.htmx.target or "", shown_address(request))
+
+
+def _is_made(request: ConsoleRequest) -> bool:
+    """Whether this part was made so lately that its copy will serve, if the rights are the same."""
+    copy, generation, since = _made.get(_place(request), ("", "", 0.0))
+    if not copy or not settings.AGENTSTATE_SHARED_ANSWERS:
+        return False
+    is_young = time.monotonic() - since < MADE_PART * CACHES_OF[copy].ttl_seconds
+    return is_young and answers.generation(copy) == generation
+
+
+def _note_made(request: ConsoleRequest, copy: str, generation: str) -> None:
+    """Since when: of the first one who asked in this generation."""
+    place, now = _place(request), time.monotonic()
+    known = _made.get(place)
+    ttl = CACHES_OF[copy].ttl_seconds
+    if known is None or known[1] != generation or now - known[2] >= ttl:
+        if len(_made) >= MADE_MAX:
+            _made.clear()
+        _made[place] = (copy, generation, now)
+
+
+def if_changed(view: View) -> View:
+    """Refreshes of a page that is made for each who asks: 304 while it shows what it showed."""
+
+    @wraps(view)
+    def answered(request: ConsoleRequest, *args: Any, **named: Any) -> HttpResponseBase:
+        response = view(request, *args, **named)
+        return _unless_shown(request, response) if request.htmx else response
 
     return answered
+
+
+# What of a page is another at each instant though nothing has changed: its clock, and the ages that
+# run on in the browser by themselves.
+_TICKS = re.compile(
+    r'(?<=<time )([^>]*\bdata-(?:at|until)="\d+"[^>]*>)[^<]*'
+    r'|\bdata-now="\d+"|(<\w+ data-as-of>)[^<]*'
+)
+_NOW = re.compile(r'\bdata-now="(\d+)"')
+NOW_HEADER = "Agentstate-Now"
+
+
+def _unless_shown(request: ConsoleRequest, response: HttpResponseBase) -> HttpResponseBase:
+    """304 when the browser says that it shows just this already, with the instant of this answer.
+
+    It is told from all that is shown, so nothing that is can be forgotten.
+    """
+    is_whole = request.method == "GET" and response.status_code == HTTPStatus.OK
+    if not is_whole or not isinstance(response, HttpResponse):
+        return response
+    steady = _TICKS.sub(r"\1\2", response.text)
+    tag = f'W/"{hashlib.sha256(steady.encode()).hexdigest()[:32]}"'
+    if request.headers.get("If-None-Match") != tag:
+        response.headers["ETag"] = tag
+        return response
+    now = _NOW.search(response.text)
+    told = {NOW_HEADER: now[1]} if now else {}
+    return HttpResponse(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag} | told)
 
 
 def _variant(request: ConsoleRequest) -> str:
     """What an answer depends on beside the store."""
     rights = ",".join(sorted(request.access.scopes))
-    place = (request.get_full_path(), request.htmx.target or "", _shown(request))
-    asked = (rights, zones.name(), *place)
+    asked = (rights, zones.name(), *_place(request))
     return hashlib.sha256("\0".join(asked).encode()).hexdigest()
 
 
-def _shown(request: ConsoleRequest) -> str:
-    """The address of the page that the part is for."""
+def shown_address(request: ConsoleRequest) -> str:
+    """The address of the page that the part is for; "" if there is none."""
     try:
-        return request.htmx.current_url_abs_path or ""
+        return (request.htmx.current_url_abs_path or "") if request.htmx else ""
     except ValueError:  # the header is whatever somebody sends
         return ""
 

@@ -16,7 +16,8 @@ from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends import db
 from django.contrib.sessions.base_session import AbstractBaseSession
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.expressions import RawSQL
 
 from agentstate.store import retention
 from dashboard.models import DatabaseNow, Session
@@ -29,13 +30,23 @@ _just_read: ContextVar[User | None] = ContextVar("person of the session", defaul
 class SessionStore(db.SessionStore):
     """Django's sessions in the database, in a table that has the person beside the data."""
 
+    # What else the look at the session asks, as an expression of SQL with its values, and the text
+    # that it was: a live page's reads go along with it (queries/together.py).
+    beside: tuple[str, list[Any]] | None = None
+    told: str | None = None
+
     @classmethod
     def get_model_class(cls) -> type[Session]:
         return Session
 
     def _get_session_from_db(self) -> Session | None:
         """The session, if it goes on; that it was used is noted."""
-        found = _going_on(self.session_key).first() if self.session_key else None
+        going_on = _going_on(self.session_key) if self.session_key else Session.objects.none()
+        if self.beside is not None:
+            sql, values = self.beside
+            going_on = going_on.annotate(told=RawSQL(sql, values, output_field=TextField()))  # noqa: S611  composed of the ORM's and our own SQL
+        found = going_on.first()
+        self.told = getattr(found, "told", None)
         if found is None:
             self._session_key = None
         elif found.unmarked:  # type: ignore[attr-defined]  # annotated

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.models import Exists, F, Func, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact
 
@@ -40,12 +41,13 @@ def matching(wanted: Filter, *, now: datetime) -> QuerySet[Run]:
     return found
 
 
-def kept(now: datetime) -> Q:
-    """Runs whose retention is not over, or that are held: all others are hidden at once."""
+def kept(now: datetime | Combinable) -> Q:
+    """Runs whose retention is not over, or that are held: all others are hidden at once. now: an
+    instant, or the expression that the database's clock is."""
     return Q(expires_at__isnull=True) | Q(expires_at__gt=now) | Q(hold=True)
 
 
-def of_keys(keys: Iterable[str], *, now: datetime) -> QuerySet[Run]:
+def of_keys(keys: Iterable[str], *, now: datetime | Combinable) -> QuerySet[Run]:
     """These runs, as far as they are not hidden."""
     return Run.objects.filter(kept(now), key__in=list(keys))
 

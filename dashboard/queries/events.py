@@ -17,7 +17,9 @@ from uuid import UUID
 from django.db import connection
 
 from agentstate.store.models import Event
+from dashboard.queries import together
 from dashboard.queries.clock import TooSlow, at_most
+from dashboard.queries.together import Read
 
 EVENTS_SHOWN = 200
 # Of a view that puts several in a row, so many are read.
@@ -28,6 +30,7 @@ RAW_CHARS = 4_000
 BEFORE_CHARS = 60
 # A payload that takes more than this on disk is not opened for a list.
 PREVIEW_STORED_OCTETS_MAX = 32 * 1024
+SEQ_MAX = 2**63 - 1
 SEARCH_SECONDS = 0.5
 STEP_FIRST, STEP_MOST = 64, 16_384
 STEP_FAST_SECONDS = 0.06
@@ -72,6 +75,10 @@ class EventFilter:
     @property
     def all(self) -> bool:
         return not (self.origin or self.type or self.text or self.errors)
+
+    def has(self, origin: str, type_: str) -> bool:
+        """Whether an event's origin and type are wanted."""
+        return self.origin in ("", origin) and type_.startswith(self.type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +152,39 @@ def read_events(
     later = rows[-1].seq if more else stopped
     looked = (low + 1, stopped) if stopped and not more else None
     return EventPage(lines=rows, earlier=low + 1 if low > 0 else None, later=later, looked=looked)
+
+
+def tail_reads(run: UUID, *, after: int, limit: int, searched: bool) -> dict[str, Read[Any]]:
+    """The events after a number, to be read together with something else; `tail_of` makes a page of
+    them. searched: something is looked for in payloads, of which more is read then.
+    """
+    facts: dict[str, Any] = {
+        "run": run,
+        "after": after,
+        "before": SEQ_MAX,
+        "origin": "",
+        "type": "",
+        "limit": limit + 1,
+        "large": searched,
+        "stored": PREVIEW_STORED_OCTETS_MAX,
+        "chars": SEARCHED_CHARS if searched else RAW_CHARS,
+    }
+    return {"tail": together.sql_of(EVENTS_UP, facts, columns=9)}
+
+
+def tail_of(
+    rows: list[list[Any]], *, wanted: EventFilter, after: int, limit: int, chars: int
+) -> EventPage | None:
+    """A page of what `tail_reads` found; None when a search has to go on where that ends."""
+    if len(rows) > limit and not wanted.all:
+        return None
+    match = _Match(wanted)
+    found = [(seq, together.moment(at), *rest) for seq, at, *rest in rows[:limit]]
+    lines = [line for row in found if (line := match.line(row, chars)) is not None]
+    if not wanted.all:
+        lines = [line for line in lines if wanted.has(line.origin, line.type)]
+    later = lines[-1].seq if len(rows) > limit else None
+    return EventPage(lines=lines, earlier=after + 1 if after > 0 else None, later=later)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

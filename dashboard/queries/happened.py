@@ -13,7 +13,7 @@ from django.db.models import Q
 from agentstate.store import versions
 from agentstate.store.bulking import NAMED
 from agentstate.store.callers import COMMAND_LINE
-from agentstate.store.models import OperatorAction
+from agentstate.store.models import OperatorAction, SeenVersion
 from dashboard.axes import Mark
 
 # The newest of a part of the time; those that touch are drawn as one anyway.
@@ -45,10 +45,20 @@ def read_marks(
 def read_deploys(*, since: datetime, until: datetime) -> list[Mark]:
     """When a version of the workers or of the site was first seen."""
     found = versions.first_seen(since=since, until=until, limit=VERSIONS_MAX)
+    return [_of_version(seen.at, seen.what, seen.version) for seen in found]
+
+
+def deploys_of(found: Sequence[SeenVersion], *, since: datetime, until: datetime) -> list[Mark]:
+    """The same of rows that were read already."""
     return [
-        Mark(at=seen.at, kind="deploy", title=f"{WHAT.get(seen.what, seen.what)} {seen.version}")
+        _of_version(seen.first_seen_at, seen.what, seen.version)
         for seen in found
+        if since <= seen.first_seen_at < until
     ]
+
+
+def _of_version(at: datetime, what: str, version: str) -> Mark:
+    return Mark(at=at, kind="deploy", title=f"{WHAT.get(what, what)} {version}")
 
 
 def _of_action(action: OperatorAction) -> Mark:

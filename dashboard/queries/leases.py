@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import (
+    Case,
+    Count,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.functions import Coalesce
 
 from agentstate.store.models import Event, Heartbeat, Lease, OperatorAction, Refusal, Run, Worker
 from dashboard import cursors, sentences
+from dashboard.models import DatabaseNow
 from dashboard.moments import AsOf
-from dashboard.queries.runs import REFUSALS_SHOWN
+from dashboard.queries import together
+from dashboard.queries.runs import LONG, REFUSALS_SHOWN
 from dashboard.queries.story import OpenEffects, read_open_effects
-from dashboard.queries.terms import Term, newest_terms
+from dashboard.queries.terms import Term, newest_terms, read_newest
+from dashboard.queries.together import Read, first
 
 # Drawn anew for every refresh. Longer: everybody who looks at anything waits for it.
 PAGE_ROWS = 50
 LAPSED_SHOWN, LAPSED_SHOWN_ALONE = 50, 200
 URGENT_SHOWN = 50
 BADGE_MAX = 99
+UNIT_REFUSALS_SHOWN = 50
 TERMS_SHOWN = 50
 STRIP_SECONDS = 120
 STRIP_LEASES_MAX = 500
@@ -99,25 +115,108 @@ def read_board(*, now: datetime, owner: str = "", after: str = "", only: str = "
     """The lapsed units and one page of the others. only: of one state. Raises BadCursor."""
     found = held().select_related("run").filter(owner__startswith=owner).annotate(**SIGNS)
     state = in_state(now)
-    lapsed = found.filter(state["lapsed"]).order_by("expires_at", "unit")
+    lists = _lists(found, state, after=after, only=only)
+    return _board(
+        *(list(rows) for rows in lists),
+        totals=found.aggregate(**{name: Count("unit", filter=state[name]) for name in STATES}),
+        now=now,
+    )
+
+
+def _lists(
+    found: QuerySet[Lease], state: dict[str, Q], *, after: str, only: str
+) -> tuple[QuerySet[Lease], QuerySet[Lease], QuerySet[Lease]]:
+    """The lapsed ones, the late and silent ones, and one more than a page of the others."""
+    lapsed = found.filter(state["lapsed"]) if only in ("", "lapsed") else found.none()
     urgent = found.filter(state["late"] | state["silent"] if only in ("", "live") else state[only])
-    page = found.filter(state["live"]).order_by("expires_at", "unit")
+    page = found.filter(state["live"]) if only in ("", "live") else found.none()
     if after:
         at, unit = cursors.read(after, salt=SALT)
         page = page.filter(Q(expires_at__gt=at) | Q(expires_at=at, unit__gt=unit))
+    if after or only in ("lapsed", "live"):
+        urgent = found.none()
     shown = LAPSED_SHOWN_ALONE if only else LAPSED_SHOWN
-    stuck = list(lapsed[:shown]) if only in ("", "lapsed") else []
-    first = urgent.order_by("expires_at", "unit")[:URGENT_SHOWN]
-    pressing = [] if after or only in ("lapsed", "live") else list(first)
-    rows = list(page[: PAGE_ROWS + 1]) if only in ("", "live") else []
+    order = ("expires_at", "unit")
+    return (
+        lapsed.order_by(*order)[:shown],
+        urgent.order_by(*order)[:URGENT_SHOWN],
+        page.order_by(*order)[: PAGE_ROWS + 1],
+    )
+
+
+def _board(
+    stuck: list[Lease],
+    pressing: list[Lease],
+    rows: list[Lease],
+    *,
+    totals: dict[str, int],
+    now: datetime,
+) -> Board:
     units = describe([*stuck, *pressing, *rows[:PAGE_ROWS]], now=now)
     last = rows[PAGE_ROWS - 1] if len(rows) > PAGE_ROWS else None
     return Board(
         lapsed=units[: len(stuck)],
         held=sorted(units[len(stuck) :], key=lambda unit: STATES.index(unit.state)),
-        totals=found.aggregate(**{name: Count("unit", filter=state[name]) for name in STATES}),
+        totals=totals,
         later=cursors.write(last.expires_at or now, last.unit, salt=SALT) if last else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """All that a refresh of the board shows, as of one instant."""
+
+    board: Board
+    strip: list[StripMark]
+    sweep: datetime | None
+    now: datetime
+
+
+def read_refreshed(*, owner: str = "", after: str = "", only: str = "") -> Refreshed:
+    """The board, strip and sweep of `read_board`, `read_strip` and `read_last_sweep` in two
+    statements: everything, then what was refused on the units that are shown. Raises BadCursor."""
+    now = DatabaseNow()
+    found = held().filter(owner__startswith=owner).annotate(**SIGNS)
+    state = in_state(now)
+    stuck, pressing, page = _lists(found, state, after=after, only=only)
+    which = Case(*(When(state[name], then=Value(name)) for name in STATES))
+    totals = found.order_by().annotate(state=which).values_list("state").annotate(Count("unit"))
+    near = _near(now)
+    told = together.read(
+        {
+            "stuck": _with_signs(stuck),
+            "pressing": _with_signs(pressing),
+            "page": _with_signs(page),
+            "totals": together.values_of(totals, 2),
+            "near": _with_signs(near),
+            "sweep": together.values_of(_sweeps()),
+        }
+    )
+    sweep = first(told["sweep"])
+    return Refreshed(
+        board=_board(
+            told["stuck"],
+            told["pressing"],
+            told["page"],
+            totals=dict.fromkeys(STATES, 0) | dict(told["totals"]),
+            now=told["now"],
+        ),
+        strip=_strip(told["near"], told["now"]),
+        sweep=together.moment(sweep[0]) if sweep else None,
+        now=told["now"],
+    )
+
+
+def _with_signs(rows: QuerySet[Lease]) -> Read[list[Lease]]:
+    """Leases with their holder's last sign, and of their run what a row says."""
+
+    def take(found: list[tuple[Lease, list[Any]]]) -> list[Lease]:
+        for lease, (seen_at, task) in found:
+            lease.seen_at = together.moment(seen_at)  # type: ignore[attr-defined]  # as annotated
+            lease.run = Run(id=lease.run_id, task=task) if lease.run_id else None
+        return [lease for lease, _ in found]
+
+    return together.then(together.models_with(rows, ("seen_at", "run__task")), take)
 
 
 # What was last heard of a holder: of the lease, and of itself. A row that an operator's drain made
@@ -132,12 +231,14 @@ SIGNS = {
 }
 
 
-def in_state(now: datetime) -> dict[str, Q]:
-    """Which held leases are in which state; every one is in exactly one. Needs SIGNS."""
+def in_state(now: Any) -> dict[str, Q]:
+    """Which held leases are in which state; every one is in exactly one. Needs SIGNS. now: an
+    instant, or the expression that the database's clock is."""
     due = now - F("ttl_seconds") * timedelta(seconds=sentences.LATE_PART)
     late, on_time = Q(sign_at__lt=due), Q(sign_at__gte=due)
-    quiet = Q(seen_at__lt=now - SILENT, sign_at__lt=now - SILENT)
-    heard = Q(seen_at__isnull=True) | Q(seen_at__gte=now - SILENT) | Q(sign_at__gte=now - SILENT)
+    silent = now - SILENT if isinstance(now, datetime) else now - Value(SILENT)
+    quiet = Q(seen_at__lt=silent, sign_at__lt=silent)
+    heard = Q(seen_at__isnull=True) | Q(seen_at__gte=silent) | Q(sign_at__gte=silent)
     live = Q(expires_at__gt=now)
     return {
         "lapsed": Q(expires_at__lte=now),
@@ -206,7 +307,11 @@ def count_refusals(leases: list[Lease], *, now: datetime) -> dict[str, tuple[int
 
 def read_last_sweep() -> datetime | None:
     """When lapsed leases were last looked for."""
-    return Heartbeat.objects.filter(name=SWEEP).values_list("started_at", flat=True).first()
+    return _sweeps().values_list("started_at", flat=True).first()
+
+
+def _sweeps() -> QuerySet[Heartbeat, Any]:
+    return Heartbeat.objects.filter(name=SWEEP).values_list("started_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,15 +325,24 @@ class StripMark:
 
 def read_strip(*, now: datetime) -> list[StripMark]:
     """The leases that run out within 120 s unless they are renewed."""
-    until = now + timedelta(seconds=STRIP_SECONDS)
+    return _strip(list(_near(now)), now)
+
+
+def _near(now: Any) -> QuerySet[Lease]:
+    span = timedelta(seconds=STRIP_SECONDS)
+    until = now + (span if isinstance(now, datetime) else Value(span))
     near = held().filter(expires_at__gt=now, expires_at__lte=until).annotate(**SIGNS)
+    return near.order_by("expires_at")[:STRIP_LEASES_MAX]
+
+
+def _strip(near: list[Lease], now: datetime) -> list[StripMark]:
     return [
         StripMark(
             x=round((lease.expires_at - now).total_seconds() / STRIP_SECONDS * 1000, 1),
             state=state_of(lease, now),
             title=f"{lease.unit}, {lease.owner}",
         )
-        for lease in near.order_by("expires_at")[:STRIP_LEASES_MAX]
+        for lease in near
         if lease.expires_at
     ]
 
@@ -265,6 +379,88 @@ def read_unit(unit: str, *, now: datetime) -> UnitStory | None:
         terms=terms,
         actions=list(OperatorAction.objects.filter(object=unit).order_by("-id")[:TERMS_SHOWN]),
         now=now,
+    )
+
+
+def unit_reads(unit: str) -> dict[str, Read[Any]]:
+    """The same and its refusals, to be read in one statement. What it is made of is far smaller
+    than a unit's whole past, so that an open page may ask each second."""
+    return _reads(unit, terms=TERMS_SHOWN) | {
+        "actions": together.models_of(
+            OperatorAction.objects.filter(object=unit).order_by("-id")[:TERMS_SHOWN]
+        ),
+        "refusals": together.models_of(_refusals(unit).order_by("-id")[:UNIT_REFUSALS_SHOWN]),
+        "late": _late_writes(unit),
+    }
+
+
+def _late_writes(unit: str) -> Read[list[datetime | None]]:
+    values = {
+        "unit": unit,
+        "key": unit.removeprefix("run:"),
+        "terms": TERMS_SHOWN,
+        "fenced": list(FENCED),
+        "limit": REFUSALS_SHOWN + 1,
+    }
+    sql = LATE_WRITES.format(of_unit=OF_RUN if unit[:4] == "run:" else OF_UNIT)
+    return together.then(
+        together.sql_of(sql, values), lambda rows: [together.moment(row[0]) for row in rows]
+    )
+
+
+def facts_reads(unit: str, *, run: UUID | None) -> dict[str, Read[Any]]:
+    """What the page that asks for a reclaim shows, to be read in one statement. run: the unit's,
+    as whoever asks knows it: its log is in the part of that week."""
+    lease = Lease.objects.filter(unit=unit)
+    holder = Subquery(lease.values("owner")[:1])
+    beat = Worker.objects.filter(name=holder).exclude(principal__startswith="person:")
+    asked = _refusals(unit).filter(code="lease-held", at__gte=DatabaseNow() - Value(WAITING))
+    names = asked.order_by("-at", "-id").values_list("worker", "actor")
+    wrote = Event.objects.none()
+    if run is not None:
+        last_seq = Subquery(Run.objects.filter(id=run).values("last_seq")[:1])
+        newest = Event.objects.filter(run_id=run, seq__gt=last_seq - EVENTS_SEARCHED)
+        wrote = newest.filter(origin="worker", token=Subquery(lease.values("token")[:1]))
+    return _reads(unit, terms=1) | {
+        "seen": together.values_of(beat.values_list("seen_at")),
+        "waiting": together.values_of(names[:REFUSALS_SHOWN], 2),
+        "wrote": together.values_of(wrote.order_by("-seq").values_list("at", "seq")[:1], 2),
+    }
+
+
+def _reads(unit: str, *, terms: int) -> dict[str, Read[Any]]:
+    runs = Run.objects.filter(key=unit.removeprefix("run:")).defer(*LONG)
+    return {
+        "lease": together.models_of(Lease.objects.filter(unit=unit)),
+        "run": together.models_of(runs if unit[:4] == "run:" else runs.none()),
+        "terms": read_newest(unit, limit=terms),
+    }
+
+
+def story_of(unit: str, found: dict[str, Any]) -> UnitStory | None:
+    """The unit as `unit_reads` or `facts_reads` found it, or None if it was never heard of."""
+    lease, run, terms = first(found["lease"]), first(found["run"]), found["terms"]
+    if lease is None and not terms and run is None:
+        return None
+    return UnitStory(
+        unit=unit,
+        lease=lease,
+        run=run,
+        terms=terms,
+        actions=found.get("actions", []),
+        now=found["now"],
+    )
+
+
+def holding_of(found: dict[str, Any]) -> Holding:
+    """What `facts_reads` found of the holder. The effects are no fact that is refreshed."""
+    wrote, seen = first(found["wrote"]), first(found["seen"])
+    return Holding(
+        seen_at=together.moment(seen[0]) if seen else None,
+        wrote_at=together.moment(wrote[0]) if wrote else None,
+        wrote_seq=wrote[1] if wrote else None,
+        waiting=_each_once(found["waiting"]),
+        effects=None,
     )
 
 
@@ -306,7 +502,19 @@ def _last_write(run: Run, token: int) -> Event | None:
 def _waiting(story: UnitStory) -> list[str]:
     asked = _refused(story).filter(code="lease-held", at__gte=story.now - WAITING)
     names = asked.order_by("-at", "-id").values_list("worker", "actor")[:REFUSALS_SHOWN]
-    return list(dict.fromkeys(worker or actor for worker, actor in names))
+    return _each_once(names)
+
+
+def _each_once(names: Iterable[Sequence[str | None]]) -> list[str]:
+    return list(dict.fromkeys(worker or actor or "" for worker, actor in names))
+
+
+def _refusals(unit: str) -> QuerySet[Refusal]:
+    """What was refused on a unit, or on the run that it stands for, by name alone."""
+    runs = Run.objects.filter(key=unit.removeprefix("run:")).values("id")[:1]
+    if unit[:4] == "run:":
+        return Refusal.objects.filter(run=Subquery(runs))
+    return Refusal.objects.filter(unit=unit, run__isnull=True)
 
 
 def refusals_of_unit(story: UnitStory, *, limit: int = REFUSALS_SHOWN) -> list[Refusal]:
@@ -340,25 +548,30 @@ class Takeover:
         return self.quiet_seconds >= self.watch_seconds
 
 
-def read_takeover(story: UnitStory) -> Takeover | None:
-    """The last reclaim of the unit, unless its new holder is gone as well."""
+def read_takeover(story: UnitStory, late: list[datetime] | None = None) -> Takeover | None:
+    """The last reclaim of the unit, unless its new holder is gone as well.
+
+    late: when its former holder was refused since, the last time first, if that is known.
+    """
     at = next((i for i, term in enumerate(story.terms[:2]) if term.ended == "reclaimed"), None)
     if at is None:
         return None
     term = story.terms[at]
     act = next((a for a in story.actions if a.before.get("token") == term.token), None)
     reclaimed_at = (act and act.at) or term.ends_at or story.now
-    late_writes = _refused(story).filter(
-        Q(token_sent=term.token) | Q(worker=term.owner), at__gte=reclaimed_at, code__in=FENCED
-    )
-    last = late_writes.order_by("-id").values_list("at", flat=True).first()
+    if late is None:
+        fenced = _refused(story).filter(
+            Q(token_sent=term.token) | Q(worker=term.owner), at__gte=reclaimed_at, code__in=FENCED
+        )
+        late = list(fenced.order_by("-id").values_list("at", flat=True)[: REFUSALS_SHOWN + 1])
+    last = first(late)
     ttl = story.lease.ttl_seconds if story.lease else 60
     return Takeover(
         term=term,
         at=reclaimed_at,
         spent_token=act.after.get("spent_token") if act else None,
         successor=story.terms[at - 1] if at else None,
-        fenced=late_writes[: REFUSALS_SHOWN + 1].count(),
+        fenced=len(late),
         last_fenced_at=last,
         quiet_seconds=(story.now - (last or reclaimed_at)).total_seconds(),
         watch_seconds=2 * ttl,
@@ -366,3 +579,25 @@ def read_takeover(story: UnitStory) -> Takeover | None:
 
 
 FENCED = ("stale-fence", "lease-lost", "fence-required")
+
+# The same late writes, for a unit that is known by its name alone.
+LATE_WRITES = """
+WITH term AS (
+    SELECT token, owner, coalesce(
+        (SELECT at FROM (
+            SELECT id, at, before FROM agentstate_operatoraction
+            WHERE object = %(unit)s ORDER BY id DESC LIMIT %(terms)s) AS act
+         WHERE act.before->'token' = to_jsonb(newest.token) ORDER BY id DESC LIMIT 1),
+        nullif(upper(held), 'infinity'), agentstate_now()) AS since
+    FROM (
+        SELECT token, owner, held, ended FROM agentstate_leaseterm
+        WHERE unit = %(unit)s ORDER BY token DESC LIMIT 2) AS newest
+    WHERE ended = 'reclaimed' ORDER BY token DESC LIMIT 1
+)
+SELECT refusal.at FROM agentstate_refusal AS refusal, term
+WHERE {of_unit} AND refusal.code = ANY(%(fenced)s) AND refusal.at >= term.since
+    AND (refusal.token_sent = term.token OR refusal.worker = term.owner)
+ORDER BY refusal.id DESC LIMIT %(limit)s
+"""
+OF_RUN = "refusal.run_id = (SELECT id FROM agentstate_run WHERE key = %(key)s)"
+OF_UNIT = "refusal.unit = %(unit)s AND refusal.run_id IS NULL"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import bisect
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
 
 from agentstate.caching import copies
 from agentstate.store.models import Run
+from dashboard.queries import together
+from dashboard.queries.together import Read
 
 MARKS_EXACT = 2_000
 MARKS_SAMPLED = 800
@@ -42,6 +47,44 @@ CROSS JOIN LATERAL (
     SELECT * FROM agentstate_event WHERE run_id = %(run)s AND seq = sample.seq LIMIT 1) AS event
 ORDER BY event.seq
 """
+
+
+# What this process last drew of a run: events stay as they are, so only those after it are read.
+# So many runs are looked at at a time; beyond that some are read anew.
+KNOWN_RUNS = 64
+TAIL_MAX = 500
+_known: OrderedDict[UUID, tuple[int, list[Mark]]] = OrderedDict()
+_knowing = threading.Lock()
+
+
+def know(run: UUID, last_seq: int, marks: list[Mark]) -> None:
+    with _knowing:
+        _known[run] = (last_seq, marks)
+        _known.move_to_end(run)
+        while len(_known) > KNOWN_RUNS:
+            _known.popitem(last=False)
+
+
+def tail_reads(run: UUID) -> dict[str, Read[Any]]:
+    """The events after those that are known here, to be read together with something else."""
+    last_seq, _ = _known.get(run, (0, []))
+    asked = {"run": run, "first": last_seq + 1, "last": last_seq + TAIL_MAX}
+    return {"marks": together.sql_of(MARKS, asked, columns=6)}
+
+
+def with_tail(run: Run, tail: list[list[Any]]) -> list[Mark]:
+    """The marks of a run with what `tail_reads` found; if that is not all, they are read."""
+    last_seq, marks = _known.get(run.id, (0, []))
+    fresh = _marks_of([row for row in tail if row[4] > last_seq])
+    reached = fresh[-1].first_seq if fresh else last_seq
+    has_gap = bool(fresh) and fresh[0].first_seq != last_seq + 1
+    # A long run's marks stand for many events each: with too many beside them they are read anew.
+    if has_gap or reached != run.last_seq or len(marks) + len(fresh) > MARKS_EXACT + TAIL_MAX:
+        marks = read_marks(run)
+    else:
+        marks = [*marks, *fresh]
+    know(run.id, run.last_seq, marks)
+    return marks
 
 
 def read_marks(run: Run, *, past: bool = False) -> list[Mark]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,10 +18,13 @@ from agentstate.caching import copies
 from agentstate.store import filters
 from agentstate.store.errors import CONFLICTS
 from agentstate.store.models import Budget, Lease, Run
-from agentstate.store.search import matching, of_keys
+from agentstate.store.search import kept, matching, of_keys
 from agentstate.store.states import TERMINAL, Status
+from dashboard.models import DatabaseNow
+from dashboard.queries import together
 from dashboard.queries.clock import TooSlow, at_most
 from dashboard.queries.search import beyond, place, reach
+from dashboard.queries.together import Read
 
 PAGE_ROWS = 50
 COUNT_MAX = 10_000
@@ -133,16 +137,60 @@ def read_lines(keys: Iterable[str], *, now: datetime) -> list[Line]:
     return describe(list(of_keys(list(keys)[:PAGE_ROWS], now=now).defer(*LONG)), now=now)
 
 
+def lines_reads(keys: Iterable[str]) -> dict[str, Read[Any]]:
+    """The same, to be read in one statement."""
+    names = list(keys)[:PAGE_ROWS]
+    runs = of_keys(names, now=DatabaseNow())
+    ids = runs.values("id")
+    sql = COUNT_REFUSALS.replace("unnest(%(runs)s::uuid[])", RUNS_NAMED)
+    asked = {"keys": names, "conflicts": sorted(CONFLICTS), "most": REFUSALS_SHOWN}
+    return {
+        "runs": together.models_of(runs.defer(*LONG)),
+        "leases": together.models_of(Lease.objects.filter(run__in=ids)),
+        "budgets": together.models_of(Budget.objects.filter(run__in=ids)),
+        "refused": together.sql_of(sql, asked, columns=3),
+    }
+
+
+def lines_of(found: dict[str, Any]) -> list[Line]:
+    refused = {UUID(run): (n, conflicts) for run, n, conflicts in found["refused"]}
+    return _lines(found["runs"], found["leases"], found["budgets"], refused, found["now"])
+
+
+def newer_read(first: str) -> dict[str, Read[Any]]:
+    """How many runs came after this place, or are there at all without one, where nothing is
+    filtered: by the list's own index. Raises cursors.BadCursor."""
+    newer = Run.objects.filter(kept(DatabaseNow()))
+    if first:
+        newer = newer.filter(beyond(first, newer=True))
+    # The id stands in the index that is gone through.
+    return {
+        "newer": together.values_of(
+            newer.order_by("-created_at", "-id").values_list("id")[:NEW_MAX]
+        )
+    }
+
+
 def describe(runs: list[Run], *, now: datetime) -> list[Line]:
     """Runs with lease, budget and refusals: three queries, however many rows."""
     ids = [run.id for run in runs]
-    leases = {lease.run_id: lease for lease in Lease.objects.filter(run__in=ids)}
+    leases, budgets = Lease.objects.filter(run__in=ids), Budget.objects.filter(run__in=ids)
+    return _lines(runs, leases, budgets, refusals_of(ids), now)
+
+
+def _lines(
+    runs: list[Run],
+    held: Iterable[Lease],
+    caps: Iterable[Budget],
+    refused: dict[UUID, tuple[int, int]],
+    now: datetime,
+) -> list[Line]:
+    leases = {lease.run_id: lease for lease in held}
     budgets: dict[UUID | None, Budget] = {}
-    for budget in Budget.objects.filter(run__in=ids):
+    for budget in caps:
         best = budgets.get(budget.run_id)
         if best is None or _used(budget) > _used(best):
             budgets[budget.run_id] = budget
-    refused = refusals_of(ids)
     return [
         Line(
             run=run,
@@ -171,12 +219,87 @@ CROSS JOIN LATERAL (
 """
 
 
+# In the place of the runs' numbers, for who knows their keys.
+RUNS_NAMED = "(SELECT id FROM agentstate_run WHERE key = ANY(%(keys)s))"
+
+
 def refusals_of(ids: list[UUID]) -> dict[UUID, tuple[int, int]]:
     """Refused commands of each run, and how many of them were conflicts, counted up to 100."""
     facts: dict[str, Any] = {"runs": ids, "conflicts": sorted(CONFLICTS), "most": REFUSALS_SHOWN}
     with connection.cursor() as cursor:
         cursor.execute(COUNT_REFUSALS, facts)
         return {run: (refused, conflicts) for run, refused, conflicts in cursor.fetchall()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """The numbers above an open list: a count for each status, those overdue, and how many runs
+    came since it was opened (None: that is read otherwise). outdated: statuses have moved since."""
+
+    statuses: list[Count]
+    overdue: Count
+    newer: int | None
+    outdated: bool
+
+
+def read_tally(wanted: filters.Filter, *, first: str, now: datetime, milliseconds: int) -> Tally:
+    """They are counted for all who have the list open, and not at each refresh: that takes more
+    statements than its rows do. Raises cursors.BadCursor.
+    """
+    if not wanted.clauses:
+        count = partial(_tally_all, wanted, now=now, milliseconds=milliseconds)
+        fill = partial(_as_of_now, count)
+        found = copies.count("tally", fill=fill, read=_tally_of)
+    else:
+        variant = hashlib.sha256(f"{wanted.text}\0{first}".encode()).hexdigest()
+        count = partial(_tally_filtered, wanted, first=first, now=now, milliseconds=milliseconds)
+        fill = partial(_as_of_now, count)
+        found = copies.count("filtered", fill=fill, read=_tally_of, variant=variant)
+    return found
+
+
+def _tally_all(wanted: filters.Filter, *, now: datetime, milliseconds: int) -> list[Any]:
+    """All of them in one statement; if that takes too long, none is known."""
+    runs = matching(wanted, now=now)
+    rows = {str(s): _countable(runs.filter(status=s), capped=s in TERMINAL) for s in Status}
+    overdue = matching(wanted.with_only("overdue", "yes"), now=now)
+    rows["overdue"] = _countable(overdue, capped=True)
+    try:
+        numbers: list[Any] = list(_count_all(rows, milliseconds=milliseconds))
+    except TooSlow:
+        numbers = [None] * len(rows)
+    capped = [*(s in TERMINAL for s in Status), True]
+    counts = [
+        _told(_count(name, number, capped=most))
+        for name, number, most in zip(rows, numbers, capped, strict=True)
+    ]
+    return [counts[:-1], counts[-1], None]
+
+
+def _as_of_now(fill: Callable[[], list[Any]]) -> list[Any]:
+    """With what says later whether a write has come since it was counted."""
+    generation = copies.generation("statuses")
+    return [*fill(), generation]
+
+
+def _tally_filtered(
+    wanted: filters.Filter, *, first: str, now: datetime, milliseconds: int
+) -> list[Any]:
+    statuses = count_statuses(wanted, now=now, milliseconds=milliseconds)
+    overdue = count_overdue(wanted, now=now, milliseconds=milliseconds)
+    newer = count_newer(wanted, first=first, now=now) if first else 0
+    return [[_told(one) for one in statuses], _told(overdue), newer]
+
+
+def _told(count: Count) -> list[Any]:
+    return [count.status, count.count, count.capped]
+
+
+def _tally_of(found: list[Any]) -> Tally:
+    statuses, overdue, newer, generation = found
+    counts = [Count(status=s, count=n, capped=c) for s, n, c in (*statuses, overdue)]
+    outdated = generation != copies.generation("statuses")
+    return Tally(statuses=counts[:-1], overdue=counts[-1], newer=newer, outdated=outdated)
 
 
 def count_statuses(
@@ -260,7 +383,7 @@ _COUNT_OF = "(SELECT count(*) FROM ({}) AS counted)"
 
 
 def _count_all(
-    rows: dict[Status, QuerySet[Run, Any]], *, milliseconds: int | None = None
+    rows: Mapping[Any, QuerySet[Run, Any]], *, milliseconds: int | None = None
 ) -> list[int]:
     """One statement for all of them. Raises TooSlow."""
     compiled = [_compiled(found) for found in rows.values()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, Q, QuerySet, Subquery
 
 from agentstate.store.models import (
     Budget,
@@ -21,13 +22,18 @@ from agentstate.store.models import (
     Refusal,
     RefusedAction,
     Run,
+    SeenVersion,
     Telemetry,
     Worker,
 )
 from dashboard.moments import AsOf
-from dashboard.queries.terms import Term, as_they_were, newest_terms
+from dashboard.queries import together
+from dashboard.queries.terms import Term, as_they_were, newest_terms, read_newest
+from dashboard.queries.together import Read, first
 
 ROWS_SHOWN = 100
+# Columns that may be long, and that the row of another run needs not.
+LONG = ("attrs", "result", "notes")
 TERMS_SHOWN = 200
 EFFECTS_SHOWN = 20
 CHILDREN_SHOWN = 8
@@ -35,6 +41,7 @@ REFUSALS_DRAWN = 500
 # So far back they are looked through for those of a part of the run.
 REFUSALS_LOOKED = 20_000
 PARTS_DRAWN = 60
+DEPLOYS_DRAWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +107,93 @@ def read_head(key: str, *, now: datetime) -> Head | None:
         children=children[:CHILDREN_SHOWN],
         more_children=len(children) > CHILDREN_SHOWN,
     )
+
+
+def head_reads(key: str, run: UUID) -> dict[str, Read[Any]]:
+    """The same, to be read together with something else. run: what the key stands for, as whoever
+    asks knows it; what is found says whether it still does."""
+    mine = Run.objects.filter(key=key)
+    parent = Subquery(mine.values("parent_id")[:1])
+    parts = Run.objects.filter(parent=run).order_by("created_at", "id").values_list("key")
+    return {
+        "run": together.models_of(mine.defer("attrs")),
+        "parent": together.models_of(Run.objects.filter(id=parent).defer(*LONG)),
+        "telemetry": together.models_of(Telemetry.objects.filter(run=run)),
+        "children": together.values_of(parts[: CHILDREN_SHOWN + 1]),
+        "lease": together.models_of(Lease.objects.filter(unit=f"run:{key}")),
+        "budgets": together.models_of(Budget.objects.filter(run=run).order_by("name")),
+    }
+
+
+def head_of(found: dict[str, Any], run: UUID) -> Head | None:
+    """What `head_reads` found; None if the key does not stand for this run."""
+    there: Run | None = first(found["run"])
+    if there is None or there.id != run:
+        return None
+    parent = first(found["parent"])
+    there.parent = parent
+    children = [key for (key,) in found["children"]]
+    return Head(
+        run=there,
+        lease=first(found["lease"]),
+        budgets=found["budgets"],
+        parent_key=parent.key if parent else None,
+        now=found["now"],
+        telemetry=first(found["telemetry"]),
+        children=children[:CHILDREN_SHOWN],
+        more_children=len(children) > CHILDREN_SHOWN,
+    )
+
+
+COUNTS = """
+SELECT (SELECT count(*) FROM (
+        SELECT FROM agentstate_leaseterm WHERE unit = %(unit)s LIMIT %(most)s) AS terms),
+    (SELECT count(*) FROM (
+        SELECT FROM agentstate_refusal WHERE run_id = %(run)s LIMIT %(most)s) AS refused),
+    (SELECT count(*) FROM (
+        SELECT FROM agentstate_operatoraction WHERE run_id = %(run)s LIMIT %(most)s) AS actions),
+    (SELECT count(*) FROM (
+        SELECT FROM agentstate_refusedaction WHERE run_id = %(run)s LIMIT %(most)s) AS tries)
+"""
+DRAINS = """
+SELECT drain_reason, drain_by, drain_at FROM agentstate_worker
+WHERE name IN (SELECT unnest(ARRAY[owner, split_part(owner, '~', 1)])
+    FROM agentstate_lease WHERE unit = %(unit)s) AND drain_at IS NOT NULL
+"""
+
+
+def beside_reads(key: str, run: UUID) -> dict[str, Read[Any]]:
+    """What else of an open page changes: counts, signals, and effects that have not ended."""
+    asked = {"unit": f"run:{key}", "run": run, "most": ROWS_SHOWN}
+    begun = OpenEffect.objects.filter(run_id=run).order_by("seq")
+    events = Event.objects.filter(run_id=run, seq__in=begun.values("seq")[:EFFECTS_SHOWN])
+    return {
+        "counts": together.sql_of(COUNTS, asked, columns=4),
+        "drains": together.sql_of(DRAINS, asked, columns=3),
+        "begun": together.values_of(begun.values_list("seq")[: EFFECTS_SHOWN + 1]),
+        "effects": together.models_of(events.order_by("seq").defer("data", "add")),
+    }
+
+
+def tokens_read(key: str) -> Read[list[list[Any]]]:
+    """The terms' tokens, the newest first: by them events have their colours."""
+    tokens = LeaseTerm.objects.filter(unit=f"run:{key}").order_by("-token").values_list("token")
+    return together.values_of(tokens[:TERMS_SHOWN])
+
+
+def counts_of(found: dict[str, Any]) -> dict[str, int]:
+    ((ownership, refused, actions, tries),) = found["counts"]
+    return _counts(ownership, refused, actions, tries)
+
+
+def signals_of(found: dict[str, Any]) -> list[Signal]:
+    lease: Lease | None = first(found["lease"])
+    drains = [(reason, by, together.moment(at)) for reason, by, at in found["drains"]]
+    return [] if lease is None else _signals(lease, drains)
+
+
+def open_effects_of(found: dict[str, Any]) -> OpenEffects:
+    return OpenEffects(events=found["effects"], more=len(found["begun"]) > EFFECTS_SHOWN)
 
 
 def expiry_of(key: str) -> datetime | None:
@@ -176,6 +270,23 @@ def read_parts(run: UUID, *, until: datetime | None = None) -> list[Run]:
     return list(found.only("key", "status", "created_at", "ended_at")[:PARTS_DRAWN])
 
 
+def drawn_reads(key: str, run: UUID) -> dict[str, Read[Any]]:
+    """What all of a timeline is drawn from beside its events, to be read with the head."""
+    created = Run.objects.filter(id=run).values("created_at")[:1]
+    deploys = SeenVersion.objects.filter(first_seen_at__gte=Subquery(created))
+    refused = Refusal.objects.filter(run_id=run).defer("wanted", "found")
+    parts = Run.objects.filter(parent_id=run).order_by("created_at", "id")
+    return {
+        "actions": together.models_of(
+            OperatorAction.objects.filter(run_id=run).order_by("-id")[:ROWS_SHOWN]
+        ),
+        "terms": read_newest(f"run:{key}", limit=TERMS_SHOWN),
+        "refusals": together.models_of(refused.order_by("-id")[:REFUSALS_DRAWN]),
+        "parts": together.models_of(parts.defer(*LONG)[:PARTS_DRAWN]),
+        "deploys": together.models_of(deploys.order_by("-first_seen_at")[:DEPLOYS_DRAWN]),
+    }
+
+
 def read_actions(run: UUID, *, until: datetime | None = None) -> list[OperatorAction]:
     found = _before(OperatorAction.objects.filter(run_id=run), until)
     return list(found.order_by("-id")[:ROWS_SHOWN])
@@ -197,12 +308,12 @@ def count_story(head: Head) -> dict[str, int]:
     refused = _before(Refusal.objects.filter(run_id=run.id), until)
     actions = _before(OperatorAction.objects.filter(run_id=run.id), until)
     tries = _before(RefusedAction.objects.filter(run_id=run.id), until)
-    audit = actions[:ROWS_SHOWN].count() + tries[:ROWS_SHOWN].count()
-    return {
-        "ownership": terms[:ROWS_SHOWN].count(),
-        "refused": refused[:ROWS_SHOWN].count(),
-        "audit": min(audit, ROWS_SHOWN),
-    }
+    return _counts(*(found[:ROWS_SHOWN].count() for found in (terms, refused, actions, tries)))
+
+
+def _counts(ownership: int, refused: int, actions: int, tries: int) -> dict[str, int]:
+    audit = min(actions + tries, ROWS_SHOWN)
+    return {"ownership": ownership, "refused": refused, "audit": audit}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,14 +331,23 @@ def read_signals(lease: Lease | None) -> list[Signal]:
     """The signals of a run and the drain of its holder, the oldest first."""
     if lease is None:
         return []
+    drains: list[Drain] = []
+    if lease.owner:
+        names = {lease.owner, lease.owner.split("~")[0]}
+        found = Worker.objects.filter(name__in=names, drain_at__isnull=False)
+        drains = [(one.drain_reason, one.drain_by, one.drain_at) for one in found]
+    return _signals(lease, drains)
+
+
+type Drain = tuple[str | None, str | None, datetime | None]
+
+
+def _signals(lease: Lease, drains: Sequence[Drain]) -> list[Signal]:
     asked = [
         (one["signal"], one["reason"], one["by"], datetime.fromisoformat(one["at"]))
         for one in json.loads(lease.signals or "[]")
     ]
-    if lease.owner:
-        names = {lease.owner, lease.owner.split("~")[0]}
-        drains = Worker.objects.filter(name__in=names, drain_at__isnull=False)
-        asked += [("drain", d.drain_reason, d.drain_by, d.drain_at) for d in drains if d.drain_at]
+    asked += [("drain", reason or "", by or "", at) for reason, by, at in drains if at]
     return [
         Signal(signal=signal, reason=reason, by=by, at=at, told=_told(lease, at))
         for signal, reason, by, at in sorted(asked, key=lambda one: one[3])

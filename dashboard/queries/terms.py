@@ -8,6 +8,9 @@ from typing import Any
 
 from django.db import connection
 
+from dashboard.queries import together
+from dashboard.queries.together import Read
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
@@ -57,6 +60,17 @@ def newest_terms(
     with connection.cursor() as cursor:
         cursor.execute(NEWEST, asked)
         return [_term(row) for row in cursor.fetchall()]
+
+
+def read_newest(unit: str, *, limit: int) -> Read[list[Term]]:
+    """All of them, to be read together with something else."""
+    asked = {"unit": unit, "limit": limit, "until": None, "last_token": None}
+    return together.then(together.sql_of(NEWEST, asked, columns=11), _terms_of)
+
+
+def _terms_of(rows: list[list[Any]]) -> list[Term]:
+    moment = together.moment
+    return [_term((*row[:3], moment(row[3]), moment(row[4]), *row[5:])) for row in rows]
 
 
 def as_they_were(terms: list[Term], at: datetime, *, open_token: int | None) -> list[Term]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from agentstate.store.alerting import LATE_PART
-from agentstate.store.models import OperatorAction, Refusal, Run
+from agentstate.store.models import OperatorAction, Refusal, Run, SeenVersion
 from agentstate.store.states import TERMINAL
 from dashboard import closeups, timeline
 from dashboard.closeups import Closeup, Ways
@@ -24,14 +25,44 @@ UNENDED = "unknown"
 BUDGET_CODES = frozenset({"budget-exhausted"})
 
 
-def draw(head: Head, query: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a timeline is drawn from beside the head. None of the last four: read when it is known
+    which part is drawn."""
+
+    actions: list[OperatorAction]
+    terms: list[Term]
+    parts: list[Run]
+    marks: list[Mark] | None = None
+    refusals: list[Refusal] | None = None
+    deploys: list[SeenVersion] | None = None
+
+
+def read(head: Head) -> Read:
+    actions = queries.read_actions(head.run.id, until=head.until)
+    return Read(actions=actions, terms=queries.read_terms(head), parts=read_parts(head))
+
+
+def read_of(head: Head, found: Mapping[str, Any]) -> Read:
+    """The same of what `drawn_reads` and the marks' `tail_reads` found."""
+    return Read(
+        actions=found["actions"],
+        terms=found["terms"][::-1],
+        parts=found["parts"],
+        marks=marks_of.with_tail(head.run, found["marks"]),
+        refusals=found["refusals"],
+        deploys=found["deploys"],
+    )
+
+
+def draw(head: Head, query: Mapping[str, str], found: Read | None = None) -> dict[str, Any]:
     """The drawing, the closeup that it is of, and the ways to others.
 
     query: of the address; what of it is no part of the closeup is kept in every link.
     """
     run = head.run
-    actions = queries.read_actions(run.id, until=head.until)
-    terms = queries.read_terms(head)
+    found = found or read(head)
+    actions, terms = found.actions, found.terms
     closeup = closeups.read_closeup(
         dict(query), first=run.created_at, last=last_moment(head, actions)
     )
@@ -43,12 +74,12 @@ def draw(head: Head, query: Mapping[str, str]) -> dict[str, Any]:
         ended_at=run.ended_at if run.status in TERMINAL else None,
         spans=[span_of(term, head, reclaimed.get(term.token)) for term in terms],
         dots=[
-            *(event_dot(mark) for mark in read_marks(head, closeup)),
-            *(refusal_dot(one) for one in read_refusals(head, closeup)),
+            *(event_dot(mark) for mark in read_marks(head, closeup, found)),
+            *(refusal_dot(one) for one in read_refusals(head, closeup, found)),
             *(action_dot(action) for action in actions),
-            *read_deploys(closeup),
+            *read_deploys(closeup, found),
         ],
-        parts=[part_of(one, head.now) for one in read_parts(head)],
+        parts=[part_of(one, head.now) for one in found.parts],
         parent=part_of(run.parent, head.now) if run.parent else None,
         window=closeup.window,
         fold=not closeup.gaps,
@@ -66,19 +97,26 @@ def last_moment(head: Head, actions: list[OperatorAction]) -> datetime:
     return max([run.updated_at, *late, *(action.at for action in actions[:1])])
 
 
-def read_marks(head: Head, closeup: Closeup) -> list[Mark]:
+def read_marks(head: Head, closeup: Closeup, found: Read) -> list[Mark]:
     past = head.as_of is not None
+    if closeup.window is None and found.marks is not None:
+        return found.marks
     if closeup.window is None:
-        return marks_of.read_marks(head.run, past=past)
+        marks = marks_of.read_marks(head.run, past=past)
+        if not past:
+            marks_of.know(head.run.id, head.run.last_seq, marks)
+        return marks
     return marks_of.read_marks_between(head.run, *closeup.window, past=past)
 
 
-def read_refusals(head: Head, closeup: Closeup) -> list[Refusal]:
+def read_refusals(head: Head, closeup: Closeup, found: Read) -> list[Refusal]:
     run = head.run
     if closeup.window is None:
-        limit = queries.REFUSALS_DRAWN
-        found = queries.read_refusals(run.id, limit=limit, until=head.until)
-        return [one for one in found if one.at >= run.created_at]
+        newest = found.refusals
+        if newest is None:
+            limit = queries.REFUSALS_DRAWN
+            newest = queries.read_refusals(run.id, limit=limit, until=head.until)
+        return [one for one in newest if one.at >= run.created_at]
     return queries.read_refusals_between(run.id, *closeup.window)
 
 
@@ -136,12 +174,17 @@ def action_dot(action: OperatorAction) -> timeline.Dot:
     return timeline.Dot(at=action.at, token=None, kind="action", title=title)
 
 
-def read_deploys(closeup: Closeup) -> list[timeline.Dot]:
+def read_deploys(closeup: Closeup, found: Read) -> list[timeline.Dot]:
     """Versions that were new while it is drawn. Of long ago they are no longer known."""
-    found = happened.read_deploys(since=closeup.start, until=closeup.end)
+    span = {"since": closeup.start, "until": closeup.end}
+    marks = (
+        happened.read_deploys(**span)
+        if found.deploys is None
+        else happened.deploys_of(found.deploys, **span)
+    )
     return [
         timeline.Dot(at=mark.at, token=None, kind="deploy", title=f"{mark.title}, first seen")
-        for mark in found
+        for mark in marks
     ]
 
 

@@ -118,6 +118,10 @@ def write_rows(
     return [rows, len(found.lines), last, found.earlier or 0, found.later or 0, looked]
 
 
+def asked_limit(way: str) -> int:
+    return queries.EVENTS_GROUPED if way == "compact" else queries.EVENTS_SHOWN
+
+
 def read_page(
     request: ConsoleRequest, head: Head, *, after: int | None, before: int | None
 ) -> EventPage:
@@ -128,19 +132,39 @@ def read_page(
         wanted=wanted_events(request),
         after=after,
         before=before,
-        limit=queries.EVENTS_GROUPED if way == "compact" else queries.EVENTS_SHOWN,
-        chars=queries.RAW_CHARS if way == "raw" else queries.PREVIEW_CHARS,
+        limit=asked_limit(way),
+        chars=asked_chars(way),
     )
 
 
-def row_context(request: ConsoleRequest, head: Head, found: EventPage) -> dict[str, Any]:
-    """What the rows' template needs beside the page's own context."""
+def asked_chars(way: str) -> int:
+    return queries.RAW_CHARS if way == "raw" else queries.PREVIEW_CHARS
+
+
+def page_of(request: ConsoleRequest, head: Head, found: dict[str, Any], *, after: int) -> EventPage:
+    """The page after a number, of what `tail_reads` found where that is enough."""
+    way = wanted_way(request)
+    page = queries.tail_of(
+        found["tail"],
+        wanted=wanted_events(request),
+        after=after,
+        limit=asked_limit(way),
+        chars=asked_chars(way),
+    )
+    return read_page(request, head, after=after, before=None) if page is None else page
+
+
+def row_context(
+    request: ConsoleRequest, head: Head, found: EventPage, *, tokens: list[int] | None = None
+) -> dict[str, Any]:
+    """What the rows' template needs beside the page's own context. tokens: of the terms, the newest
+    first, if they are known."""
     way = wanted_way(request)
     return {
         "events": found,
         "way": way,
         "groups": queries.grouped(found.lines) if way == "compact" else [],
-        "colours": term_colours(head),
+        "colours": term_colours(head) if tokens is None else colours_of(tokens),
         "request": request,
     }
 
@@ -163,8 +187,11 @@ def term_colours(head: Head) -> dict[int, int]:
         terms = read_terms(head)
         return {term.token: at % timeline.TERM_COLOURS for at, term in enumerate(terms)}
     tokens = LeaseTerm.objects.filter(unit=f"run:{head.run.key}").order_by("-token")
-    newest = list(tokens.values_list("token", flat=True)[:TERMS_SHOWN])[::-1]
-    return {token: at % timeline.TERM_COLOURS for at, token in enumerate(newest)}
+    return colours_of(list(tokens.values_list("token", flat=True)[:TERMS_SHOWN]))
+
+
+def colours_of(newest: list[int]) -> dict[int, int]:
+    return {token: at % timeline.TERM_COLOURS for at, token in enumerate(newest[::-1])}
 
 
 def open_event(request: ConsoleRequest, head: Head) -> dict[str, Any]:

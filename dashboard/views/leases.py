@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -22,15 +23,55 @@ from dashboard import cursors
 from dashboard.access import Verdict, allowed_actions
 from dashboard.forms import form_circumstances, one_line, whole
 from dashboard.moments import NotThen
-from dashboard.pages import ConsoleRequest, is_partial, page, shared, shared_among_holders
+from dashboard.pages import (
+    ConsoleRequest,
+    asked_run,
+    asking,
+    if_changed,
+    is_partial,
+    page,
+    read_along,
+    shared,
+    shared_among_holders,
+)
 from dashboard.queries import leases as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import UnitStory
-from dashboard.queries.panels import read_panels
+from dashboard.queries.panels import Panel, read_panel, read_panels
 from dashboard.queries.past import read_unit as read_past_unit
+from dashboard.queries.together import Read
 from dashboard.views import past
 
 HOLD_OFF_SECONDS_MAX = 86_400
+
+
+def refreshed(owner: str, after: str, only: str) -> dict[str, Any] | None:
+    """What a refresh of the board shows, in few statements; None if that took too long: then each
+    panel is read by itself, and fails alone."""
+    read = partial(queries.read_refreshed, owner=owner, only=only)
+    try:
+        found = read_panel(partial(read, after=after)).found
+    except cursors.BadCursor:
+        found, after = read_panel(read).found, ""
+    if found is None:
+        return None
+    board, strip, sweep = (Panel(found=one) for one in (found.board, found.strip, found.sweep))
+    return {
+        "now": found.now,
+        "panel": board,
+        "board": found.board,
+        "owner": owner,
+        "after": after,
+        "only": only,
+        "strip": strip,
+        "sweep": sweep,
+    }
+
+
+def verdicts(request: ConsoleRequest) -> dict[str, Any]:
+    """Of live leases and of lapsed ones."""
+    by_live = {live: verdict_on(request, held=True, live=live) for live in (True, False)}
+    return {"verdicts": by_live}
 
 
 @require_safe
@@ -39,10 +80,12 @@ HOLD_OFF_SECONDS_MAX = 86_400
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """The board: `owner` how the holder's name begins, `only` those in one state, `after` the
     place among the live ones."""
-    now = database_now()
     owner = request.GET.get("owner", "").strip().replace("\0", "")[:200]
     after, only = request.GET.get("after", ""), request.GET.get("only", "")
     only = only if only in queries.STATES else ""
+    if is_partial(request, "board") and (context := refreshed(owner, after, only)):
+        return render(request, "leases/board.html", context | verdicts(request))
+    now = database_now()
     board = partial(queries.read_board, now=now, owner=owner, only=only)
     beside: dict[str, Callable[[], Any]]
     beside = {"strip": partial(queries.read_strip, now=now), "sweep": queries.read_last_sweep}
@@ -59,19 +102,26 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "only": only,
         "strip": panels["strip"],
         "sweep": panels["sweep"],
-        "verdicts": {live: verdict_on(request, held=True, live=live) for live in (True, False)},
-    }
+    } | verdicts(request)
     if is_partial(request, "board"):
         return render(request, "leases/board.html", context)
     return render(request, "leases/list.html", context)
 
 
+def unit_reads(request: ConsoleRequest, unit: str) -> dict[str, Read[Any]] | None:
+    is_plain = "\0" not in unit and not past.is_asked(request)
+    return queries.unit_reads(unit) if is_plain and is_partial(request, "unit") else None
+
+
 @require_safe
 @page
 @shared
+@asking(unit_reads)
 def show_unit(request: ConsoleRequest, unit: str) -> HttpResponseBase:
     """One unit: who has it, who had it, what was done to it and what it refused; or all of that as
     it was at the moment `asof` (moments.py)."""
+    if (found := found_along(request, unit)) is not None:
+        return refresh_unit(request, unit, found)
     story = read_story(unit)
     if story is None:
         return render(request, "leases/unknown.html", {"unit": unit}, status=404)
@@ -83,11 +133,36 @@ def show_unit(request: ConsoleRequest, unit: str) -> HttpResponseBase:
             return past.not_then(request, wrong, name=unit, page=page_now)
     context = describe(request, story) | {
         "takeover": queries.read_takeover(story),
-        "refusals": queries.refusals_of_unit(story, limit=50),
+        "refusals": queries.refusals_of_unit(story, limit=queries.UNIT_REFUSALS_SHOWN),
         "operator_actions": story.actions,
     }
     template = "leases/unit_refresh.html" if is_partial(request, "unit") else "leases/unit.html"
     return render(request, template, context)
+
+
+def found_along(
+    request: ConsoleRequest, unit: str, *, run: UUID | None = None
+) -> dict[str, Any] | None:
+    """What was read with the question who asks; None where it has to be read otherwise: a refresh
+    that had not asked, or of a run that is no more or, with `run`, another than the page thinks."""
+    found = read_along(request)
+    if found is None:
+        return None
+    there = found["run"][0].id if found["run"] else None
+    is_known = there is not None or unit[:4] != "run:"
+    return found if is_known and (run is None or there == run) else None
+
+
+def refresh_unit(request: ConsoleRequest, unit: str, found: dict[str, Any]) -> HttpResponseBase:
+    story = queries.story_of(unit, found)
+    if story is None:
+        raise Http404
+    context = describe(request, story) | {
+        "takeover": queries.read_takeover(story, late=found["late"]),
+        "refusals": found["refusals"],
+        "operator_actions": story.actions,
+    }
+    return render(request, "leases/unit_refresh.html", context)
 
 
 def read_story(unit: str) -> UnitStory | None:
@@ -128,10 +203,21 @@ class Form:
     typed: str
 
 
+def facts_reads(request: ConsoleRequest, unit: str) -> dict[str, Read[Any]] | None:
+    if "\0" in unit or request.method == "POST" or not is_partial(request, "facts"):
+        return None
+    return queries.facts_reads(unit, run=asked_run(request))
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 @page
+@if_changed
+@asking(facts_reads)
 def reclaim(request: ConsoleRequest, unit: str) -> HttpResponseBase:
-    """Ask with the facts; then free the unit, if its holder is still who the operator saw."""
+    """Ask with the facts; then free the unit, if its holder is still who the operator saw. `of` the
+    run that the page is about, so that its facts are found in one statement."""
+    if (found := found_along(request, unit, run=asked_run(request))) is not None:
+        return refresh_facts(request, unit, found)
     story = read_story(unit)
     if story is None:
         raise Http404
@@ -177,6 +263,18 @@ def ask(
     if facts:
         return render(request, "leases/reclaim_refresh.html", context)
     return render(request, "leases/reclaim.html", context, status=status)
+
+
+def refresh_facts(request: ConsoleRequest, unit: str, found: dict[str, Any]) -> HttpResponseBase:
+    """The facts alone, which carry nothing: what is sent is what the page showed when it came."""
+    story = queries.story_of(unit, found)
+    if story is None:
+        raise Http404
+    context = describe(request, story) | {
+        "seen_token": whole(request.GET.get("seen")),
+        "holding": queries.holding_of(found),
+    }
+    return render(request, "leases/reclaim_refresh.html", context)
 
 
 def carry_out(request: ConsoleRequest, story: UnitStory, form: Form) -> HttpResponseBase:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -22,10 +24,11 @@ from agentstate.store.models import Run
 from agentstate.store.states import Status
 from dashboard import cursors, listing
 from dashboard.listing import COLUMNS, Listing
-from dashboard.pages import ConsoleRequest, is_partial, page, shared
+from dashboard.pages import ConsoleRequest, asking, is_partial, page, read_along, shared
 from dashboard.queries import facets, views
 from dashboard.queries import runs as queries
 from dashboard.queries.clock import TooSlow, database_now
+from dashboard.queries.together import Read
 from dashboard.suggestions import suggest
 
 SPANS = (("15m", "15 minutes"), ("1h", "hour"), ("24h", "24 hours"), ("7d", "7 days"))
@@ -82,18 +85,25 @@ def describe_filter(request: ConsoleRequest, shown: Listing, now: datetime) -> d
 
 
 def describe_counts(
-    shown: Listing, now: datetime, *, milliseconds: int | None = None
+    shown: Listing,
+    now: datetime,
+    *,
+    milliseconds: int | None = None,
+    tally: queries.Tally | None = None,
 ) -> dict[str, Any]:
     """The cards above the list: all, each status, and what is overdue.
 
-    counts_wait: not all of them were known within the time.
+    tally: the numbers, if they are known. counts_wait: not all were known within the time.
     """
     wanted = shown.wanted
-    statuses = choose_statuses(shown, now, milliseconds=milliseconds)
+    known = tally.statuses if tally else None
+    statuses = choose_statuses(shown, now, milliseconds=milliseconds, counts=known)
     is_overdue = wanted.values("overdue") == ("yes",)
     rest = wanted.without("overdue")
     late = queries.Count(status="overdue", count=None)
-    if not wanted.problems:
+    if tally:
+        late = tally.overdue
+    elif not wanted.problems:
         late = queries.count_overdue(wanted, now=now, milliseconds=milliseconds)
     unknown = any(count.count is None for count in (late, *(one["count"] for one in statuses)))
     return {
@@ -128,14 +138,19 @@ def choices(shown: Listing, field: str, options: Any) -> list[dict[str, Any]]:
 
 
 def choose_statuses(
-    shown: Listing, now: datetime, *, milliseconds: int | None
+    shown: Listing,
+    now: datetime,
+    *,
+    milliseconds: int | None,
+    counts: list[queries.Count] | None = None,
 ) -> list[dict[str, Any]]:
     wanted = shown.wanted
-    counts = (
-        [queries.Count(status=status, count=None) for status in Status]
-        if wanted.problems
-        else queries.count_statuses(wanted, now=now, milliseconds=milliseconds)
-    )
+    if counts is None:
+        counts = (
+            [queries.Count(status=status, count=None) for status in Status]
+            if wanted.problems
+            else queries.count_statuses(wanted, now=now, milliseconds=milliseconds)
+        )
     chosen = wanted.values("status")
     return [
         {
@@ -206,25 +221,45 @@ def why_empty(found: queries.Page, wanted: Filter) -> str:
     return "window" if {c.field for c in wanted.clauses} == {"since"} else "filtered"
 
 
+def refresh_reads(request: ConsoleRequest) -> dict[str, Read[Any]] | None:
+    """The rows, and how many are new where nothing is filtered."""
+    keys, first = request.GET.getlist("key"), request.GET.get("first", "")
+    if any("\0" in key for key in keys):
+        return None
+    reads = queries.lines_reads(keys)
+    if first or request.GET.get("empty"):
+        with suppress(cursors.BadCursor):
+            reads |= {} if request.GET.get("q", "").strip() else queries.newer_read(first)
+    return reads
+
+
 @require_safe
 @page
 @shared
+@asking(refresh_reads)
 def refresh(request: ConsoleRequest) -> HttpResponseBase:
     """What may have changed on an open list: its unfinished rows, the counts, how many are new."""
-    now = database_now()
     shown = listing_of(request)
     wanted = shown.wanted
     if wanted.problems:
         return HttpResponse(status=204)
-    newer = 0
-    if first := request.GET.get("first", ""):
-        try:
+    found = read_along(request)
+    now = database_now() if found is None else found["now"]
+    first, keys = request.GET.get("first", ""), request.GET.getlist("key")
+    tallied = partial(queries.read_tally, wanted, now=now, milliseconds=COUNTS_AT_ONCE_MS)
+    try:
+        tally = tallied(first=first)
+    except cursors.BadCursor:
+        tally = tallied(first="")
+    newer = tally.newer or 0
+    if found is not None and "newer" in found and not wanted.clauses:
+        newer = len(found["newer"])
+    elif first and tally.newer is None:  # a filter of nothing but quotes or spaces
+        with suppress(cursors.BadCursor):
             newer = queries.count_newer(wanted, first=first, now=now)
-        except cursors.BadCursor:
-            newer = 0
-    elif not request.GET.getlist("key") and request.GET.get("empty"):
+    elif not first and not keys and request.GET.get("empty"):
         newer = len(queries.read_page(wanted, now=now).lines)
-    lines = queries.read_lines(request.GET.getlist("key"), now=now)
+    lines = queries.read_lines(keys, now=now) if found is None else queries.lines_of(found)
     context = {
         "now": now,
         "wanted": wanted,
@@ -234,7 +269,8 @@ def refresh(request: ConsoleRequest) -> HttpResponseBase:
         "summaries": summarise(lines, wanted),
         "newer": newer,
         "newer_capped": newer >= queries.NEW_MAX,
-    } | describe_counts(shown, now, milliseconds=COUNTS_AT_ONCE_MS)
+        "outdated": tally.outdated,
+    } | describe_counts(shown, now, milliseconds=COUNTS_AT_ONCE_MS, tally=tally)
     return render(request, "runs/refresh.html", context)
 
 

@@ -25,14 +25,25 @@ from dashboard.audit_filter import OfRun
 from dashboard.cursors import BadCursor
 from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
 from dashboard.moments import NotThen
-from dashboard.pages import ConsoleRequest, is_partial, page, shared
-from dashboard.queries import actions
+from dashboard.pages import (
+    ConsoleRequest,
+    asked_run,
+    asking,
+    is_partial,
+    page,
+    read_along,
+    shared,
+    shown_address,
+)
+from dashboard.queries import actions, marks
+from dashboard.queries import events as event_queries
 from dashboard.queries import story as queries
 from dashboard.queries.clock import TooSlow, database_now
 from dashboard.queries.events import read_event
 from dashboard.queries.past import read_run as read_past_run
 from dashboard.queries.states import read_open_effects as read_past_effects
 from dashboard.queries.story import Head
+from dashboard.queries.together import Read
 from dashboard.views import drawing, events, past, states
 from dashboard.views.runs import describe_neighbours
 
@@ -107,16 +118,22 @@ def kept_query(request: ConsoleRequest) -> dict[str, str]:
     return {name: request.GET[name] for name in (*KEPT, "tab", "event") if request.GET.get(name)}
 
 
+def shown_query(request: ConsoleRequest) -> QueryDict:
+    """The query of the page that is open: parts of it were exchanged since it was loaded."""
+    shown = shown_address(request)
+    if not shown:
+        return request.GET
+    query = QueryDict(shown.partition("?")[2].partition("#")[0], mutable=True)
+    for name in ("before", "after", "event"):
+        query.pop(name, None)
+    if "after" in request.GET:
+        query["after"] = request.GET["after"]
+    return query
+
+
 def as_shown(request: ConsoleRequest) -> None:
-    """Read the query of the page that is open: parts of it were exchanged since it was loaded."""
-    shown = request.htmx.current_url_abs_path if request.htmx else None
-    if shown:
-        query = QueryDict(shown.partition("?")[2].partition("#")[0], mutable=True)
-        for name in ("before", "after", "event"):
-            query.pop(name, None)
-        if "after" in request.GET:
-            query["after"] = request.GET["after"]
-        request.GET = query  # type: ignore[assignment]  # mutable only here
+    """Go by that query from now on."""
+    request.GET = shown_query(request)  # type: ignore[assignment]  # mutable only here
 
 
 def here(request: ConsoleRequest, head: Head) -> dict[str, Any]:
@@ -186,36 +203,87 @@ def payload(request: ConsoleRequest, key: str, seq: int) -> HttpResponseBase:
     )
 
 
+def refresh_reads(request: ConsoleRequest, key: str) -> dict[str, Read[Any]] | None:
+    run = asked_run(request)
+    if run is None or "\0" in key:
+        return None
+    reads = queries.head_reads(key, run) | queries.beside_reads(key, run)
+    if (after := whole(request.GET.get("after"))) is not None:
+        most = event_queries.EVENTS_GROUPED
+        asked = shown_query(request)
+        searched = bool(asked.get("find") or asked.get("errors"))
+        reads |= event_queries.tail_reads(run, after=after, limit=most, searched=searched)
+        reads |= {"tokens": queries.tokens_read(key)}
+    return reads
+
+
 @require_safe
 @page
 @shared
+@asking(refresh_reads)
 def refresh(request: ConsoleRequest, key: str) -> HttpResponseBase:
-    """What is new on an open page: the head, and the events after a number."""
-    head = read_head(key)
+    """What is new on an open page: the head, and the events `after` a number. `of` the run that the
+    page is about, so that all of it is found in one statement."""
+    head, found = head_along(request, key)
     if head is None:
         raise Http404
+    after = whole(request.GET.get("after"))
     as_shown(request)
-    context = describe_live(request, head)
-    if (after := whole(request.GET.get("after"))) is not None:
-        found = events.read_page(request, head, after=after, before=None)
-        context |= events.row_context(request, head, found)
+    context = describe_live(request, head, found)
+    if after is not None:
+        shown = (
+            events.read_page(request, head, after=after, before=None)
+            if found is None
+            else events.page_of(request, head, found, after=after)
+        )
+        tokens = None if found is None else [token for (token,) in found["tokens"]]
+        context |= events.row_context(request, head, shown, tokens=tokens)
     return render(request, "story/refresh.html", context)
 
 
-def describe_live(request: ConsoleRequest, head: Head) -> dict[str, Any]:
+def head_along(request: ConsoleRequest, key: str) -> tuple[Head | None, dict[str, Any] | None]:
+    """The head, and what was read with the question who asks: None where everything else has to be
+    read by itself, because the key stands for no run, or for another than the page thinks."""
+    found, run = read_along(request), asked_run(request)
+    head = queries.head_of(found, run) if found is not None and run is not None else None
+    if head is None:
+        return read_head(key), None
+    return (None if is_over(head.run, head.now) else head), found
+
+
+def describe_live(
+    request: ConsoleRequest, head: Head, found: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What of it changes while the page is open. Of a moment that is over nothing does, and nothing
-    can be done to it."""
+    can be done to it. found: of `refresh_reads`."""
     thing = {"kind": "run", "status": head.run.status, "held": head.held, "live": head.live}
-    return here(request, head) | {
-        "actions": {} if head.as_of else allowed_actions(request.access, thing),
-        "lease_state": sentences.lease_state(head.lease, head.now),
-        "sentence": sentences.waiting_for(head.run, head.lease, head.now),
+    return (
+        here(request, head)
+        | {
+            "actions": {} if head.as_of else allowed_actions(request.access, thing),
+            "lease_state": sentences.lease_state(head.lease, head.now),
+            "sentence": sentences.waiting_for(head.run, head.lease, head.now),
+            "tabs": TABS,
+            "moves": MOVES,
+            "telemetry": head.telemetry,
+        }
+        | (read_beside(head) if found is None else beside_of(found))
+    )
+
+
+def read_beside(head: Head) -> dict[str, Any]:
+    return {
         "counts": queries.count_story(head),
-        "tabs": TABS,
-        "moves": MOVES,
-        "telemetry": head.telemetry,
         "signals": queries.read_signals(head.lease),
         "open_effects": read_open_effects(head),
+    }
+
+
+def beside_of(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "counts": queries.counts_of(found),
+        "signals": queries.signals_of(found),
+        "open_effects": queries.open_effects_of(found),
     }
 
 
@@ -227,16 +295,25 @@ def read_open_effects(head: Head) -> queries.OpenEffects:
     return queries.effects_of(run.id, read_past_effects(run, run.last_seq, most=most))
 
 
+def timeline_reads(request: ConsoleRequest, key: str) -> dict[str, Read[Any]] | None:
+    run = asked_run(request)
+    if run is None or "\0" in key:
+        return None
+    return queries.head_reads(key, run) | queries.drawn_reads(key, run) | marks.tail_reads(run)
+
+
 @require_safe
 @page
 @shared
+@asking(timeline_reads)
 def show_timeline(request: ConsoleRequest, key: str) -> HttpResponseBase:
-    """The timeline alone, for an open page."""
-    head = read_head(key)
+    """The timeline alone, for an open page. `of` as for `refresh`."""
+    head, found = head_along(request, key)
     if head is None:
         raise Http404
     as_shown(request)
-    context = here(request, head) | drawing.draw(head, kept_query(request))
+    drawn = None if found is None else drawing.read_of(head, found)
+    context = here(request, head) | drawing.draw(head, kept_query(request), drawn)
     return render(request, "story/timeline.html", context)
 
 

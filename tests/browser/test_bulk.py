@@ -24,7 +24,7 @@ def test_ticked_runs_are_tried_dry_begun_watched_and_stopped(store, open_window)
     page.get_by_label("Why").fill("a bad deploy")
     page.get_by_role("button", name="Cancel 44 runs").dblclick()
     expect(page.locator("h1")).to_contain_text("44 picked", timeout=20_000)
-    assert page.locator("#bulk").get_attribute("data-live-every") == "2"
+    assert page.locator("#bulk").get_attribute("data-live-every") == "6"
 
     # It moves by itself, and in the place that it has.
     claim = bulks.claim()

@@ -77,7 +77,7 @@ def test_it_is_begun_once_however_often_the_form_is_sent(store, operator):
     )  # fmt: skip
     shown = Page(operator.get(sent[0]["Location"]))
     assert "finding runs" in shown.text
-    assert 'data-live-every="2"' in shown.html
+    assert 'data-live-every="6"' in shown.html
     work()
     shown = Page(operator.get(sent[0]["Location"]))
     assert "3 of 3" in shown.text

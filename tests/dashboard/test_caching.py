@@ -17,6 +17,7 @@ from django.db import connection
 from django.db.models import Count
 from django.http import HttpResponse
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from agentstate import caching
 from agentstate.caching import CACHES_OF, Copies, copies
@@ -25,6 +26,7 @@ from agentstate.store.models import Event, Run
 from dashboard.views import now as now_view
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
+from tests.dashboard.test_live_costs import parts
 from tests.store.asking import SENIOR, Asking, at_once, event, rows
 from tests.store.waiting import wait_for
 
@@ -568,6 +570,40 @@ def test_a_part_that_two_refresh_is_made_once_until_somebody_writes(store, log_i
     store.create("42")
     refresh(bo)
     assert len(made) == 2
+
+
+def test_who_gets_what_another_was_made_asks_only_who_they_are(store, log_in, sharing):
+    store.create("42")
+    store.hold("42")
+    clients = [log_in(name, "operator") for name in ("ana", "bo")]
+    (part,) = parts(clients[0].get("/leases/run:42").text)
+    headers = part.headers("/leases/run:42")
+    for client in clients:
+        with CaptureQueriesContext(connection) as asked:
+            assert "w-1" in client.get(part.address, headers=headers).text
+        assert len(asked) == 1
+    assert "json_build_object" not in asked.captured_queries[0]["sql"]
+
+    # Other rights have an answer of their own, which is read by itself then.
+    assert "w-1" in log_in("vi", "viewer").get(part.address, headers=headers).text
+
+
+def test_what_was_read_before_a_write_is_no_answer_after_it(store, log_in, sharing):
+    store.create("42")
+    ana = log_in("ana", "operator")
+    (part,) = parts(ana.get("/leases/run:42").text)
+    headers = part.headers("/leases/run:42")
+
+    def write_after_the_session(execute, sql, params, many, context):
+        found = execute(sql, params, many, context)
+        if "dashboard_session" in sql and not held:
+            held.append(store.hold("42", "w-7"))
+        return found
+
+    held: list = []
+    with connection.execute_wrapper(write_after_the_session):
+        assert "w-7" in ana.get(part.address, headers=headers).text
+    assert "w-7" in ana.get(part.address, headers=headers).text
 
 
 def test_what_was_written_elsewhere_ends_an_answer_too(log_in, sharing, made):

@@ -25,6 +25,7 @@ let [source, sourceOf] = [null, null];
 let [streamWorks, closing, leaving] = [false, null, false];
 
 const regions = () => [...document.querySelectorAll("[data-live]")];
+const forget = () => regions().forEach((region) => { stateOf(region).tag = null; });
 
 function stateOf(region) {
   if (!states.has(region)) {
@@ -54,16 +55,19 @@ async function refresh(region) {
   state.due = Math.max(state.due, state.tried) + gapOf(region);
   try {
     const answer = await fetch(addressOf(region), {
-      headers: { "HX-Request": "true", "HX-Target": region.dataset.liveAs ?? "", "HX-Current-URL": location.href },
+      headers: { "HX-Request": "true", "HX-Target": region.dataset.liveAs ?? "", "HX-Current-URL": location.href, ...(state.tag && { "If-None-Match": state.tag }) },
       signal: AbortSignal.timeout(FETCH_TIMEOUT_MS),
     });
     const login = answer.headers.get("HX-Redirect");
     if (login) { leaving = true; location.assign(login); return; }
-    if (!answer.ok) throw new Error(String(answer.status));
-    const text = answer.status === 204 ? "" : await answer.text();
+    const same = answer.status === 304;
+    if (!answer.ok && !same) throw new Error(String(answer.status));
+    const text = same ? `<i data-now="${Number(answer.headers.get("Agentstate-Now"))}"></i>` : await answer.text();
     if (region.isConnected) {
       Object.assign(state, { at: performance.now(), failures: 0, cut: false });
       if (apply(text, region) === "more") state.wanted = true;
+      // Only who shows all of an answer may be told next time that it is the same still.
+      state.tag = kept.size ? null : answer.headers.get("ETag");
     }
   } catch (error) {
     state.failures += 1;
@@ -213,7 +217,7 @@ function connect() {
   source.addEventListener("hint", (event) => {
     try { hinted(JSON.parse(event.data)); } catch { hinted(null); }
   });
-  source.addEventListener("presence", (event) => apply(JSON.parse(event.data).html));
+  source.addEventListener("presence", (event) => { apply(JSON.parse(event.data).html); forget(); });
   source.addEventListener("resync", () => hinted(null));
   source.addEventListener("error", () => { streamWorks = false; show(); });
 }
@@ -291,7 +295,7 @@ document.addEventListener("visibilitychange", () => {
 // Back from the browser's own cache, and after a part of the page was exchanged.
 addEventListener("pageshow", (event) => { if (event.persisted) { leaving = false; connect(); regions().forEach(soon); } });
 addEventListener("pagehide", () => { leaving = true; disconnect(); });
-document.addEventListener("htmx:afterSettle", () => { sent.clear(); readNow(document.body); follow.begin(); connect(); show(); });
+document.addEventListener("htmx:afterSettle", () => { sent.clear(); forget(); readNow(document.body); follow.begin(); connect(); show(); });
 
 readNow(document.body);
 follow.begin();
