@@ -7,11 +7,14 @@ On a real site (one web process, Celery, an embedded PostgreSQL with fsync) over
 
 1. every page, asked for by turns: from sending the request to the whole answer, what of it the
    server says it took itself, and the octets that came (compressed, as a browser gets them);
-2. what each live part asks of the database, and how often at most;
+2. what each live part asks of the database, unchanged and changed, and how often at most;
 3. what a browser with an empty cache loads for a first page;
 4. from commit to visible: a worker appends, a browser shows a run's page, and others have pages
    open and fetch as live.js does. The time is from the event's own (the database's clock, before
-   the commit) to the change in the browser's document, on the same machine.
+   the commit) to the change in the browser's document, on the same machine;
+5. what a viewer of a run's page and of one that asks for a reclaim costs a second: transactions of
+   the database (a statement by itself is one, and all that these pages refresh is one statement),
+   less what the same writes cost with nobody looking.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ QUIET_SECONDS = 15.0
 MARGIN_SECONDS = 5.0  # until all viewers are connected, and for what is on its way at the end
 GZIP = {"Accept-Encoding": "gzip"}
 LIVE_PART = re.compile(r"<[^>]*\sdata-live=\"[^>]*>")
+CONTROL = ("BEGIN", "COMMIT")  # they read nothing
 ATTRIBUTE = re.compile(r'\s(data-live[\w-]*|id)(?:="([^"]*)")?')
 
 
@@ -153,38 +157,61 @@ def live_parts(html: str) -> Iterator[dict[str, str]]:
         yield {name: value.replace("&amp;", "&") for name, value in ATTRIBUTE.findall(tag)}
 
 
+def address_of(part: dict[str, str], html: str, seen: int = 0) -> str:
+    """Where a part is fetched, with what live.js adds: the rows that are shown, or the last one.
+    seen: the last one that was added since."""
+    added = []
+    if "data-live-rows" in part:
+        added = [f"key={key}" for key in re.findall(r'<tr[^>]*\sdata-key="([^"]*)"', html)]
+    if "data-live-after" in part and (last := re.search(r'data-last="(\d+)"', html)):
+        added = [f"after={max(seen, int(last[1]))}"]
+    address = part["data-live"]
+    return address + ("&" if "?" in address else "?") + "&".join(added) if added else address
+
+
 def measure_live(client: httpx.Client, runs: int) -> None:
-    """Statements of one refresh, in this process; times of the real server."""
+    """Statements of one refresh, in this process and shared with nobody; times of the real server,
+    where all who ask within a second get what was made for the first."""
     from django.contrib.auth.models import User
     from django.db import connection
     from django.test import Client
-    from django.test.utils import CaptureQueriesContext
+    from django.test.utils import CaptureQueriesContext, override_settings
 
     inside = Client(headers={"host": "localhost"})
     inside.force_login(User.objects.get(username="bench-0"))
     result(
-        "\n| live part | statements | in the database, ms | server ms | every s, hinted s |"
-        "\n|---|---|---|---|---|"
+        "\n| live part | statements | a second | hinted | in the database, ms | server ms |"
+        " every s, hinted s |\n|---|---|---|---|---|---|---|"
     )
     for name in ("Now", "Runs", "Run, held", "Run, 100,000 events", "Leases", "Lease", "Reclaim",
                  "Workers", "Contention", "Budgets", "Alerts", "System"):  # fmt: skip
         html = client.get(addresses(runs)[name]).text
         for part in live_parts(html):
-            address = part["data-live"]
+            address = address_of(part, html)
             headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
+            headers |= {"HX-Current-URL": f"http://localhost{addresses(runs)[name]}"}
             for _ in range(2):
-                with CaptureQueriesContext(connection) as asked:
+                alone = override_settings(AGENTSTATE_SHARED_ANSWERS=False)
+                with alone, CaptureQueriesContext(connection) as asked:
                     inside.get(address, headers=headers)
             spent = sum(float(one["time"]) for one in asked.captured_queries) * 1_000
             timed = Page()
             for _ in range(5):
                 timed.server.append(served_ms(client, address, headers))
-            hinted = f", {part.get('data-live-gap', '1')}" if "data-live-stream" in part else ""
+            every, gap = seconds_of(part)
+            is_hinted = "data-live-stream" in part
+            count = sum(not one["sql"].startswith(CONTROL) for one in asked.captured_queries)
             result(
-                f"| {name}: {address[:48]} | {len(asked)} | {spent:.1f} |"
+                f"| {name}: {address[:48]} | {count} | {count / every:.2f} |"
+                f" {f'{count / gap:.2f}' if is_hinted else ''} | {spent:.1f} |"
                 f" {statistics.median(timed.server):.0f} |"
-                f" {part.get('data-live-every', '5')}{hinted} |"
+                f" {every:g}{f', {gap:g}' if is_hinted else ''} |"
             )
+
+
+def seconds_of(part: dict[str, str]) -> tuple[float, float]:
+    """Between two polls, and on the average at least between two refreshes after hints."""
+    return float(part.get("data-live-every", 5)), float(part.get("data-live-gap", 1))
 
 
 def served_ms(client: httpx.Client, address: str, headers: dict[str, str]) -> float:
@@ -243,15 +270,23 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
     def gap(part: dict[str, str]) -> float:
         return float(part.get("data-live-gap", "1"))
 
+    tags: dict[str, str] = {}
+    last = [0]
+
     async def fetch(part: dict[str, str]) -> None:
         own = part["data-live"]
         fetched[own] = time.monotonic()
         due[own] = max(due[own], fetched[own]) + gap(part)
+        shown = f"{client.base_url}".rstrip("/") + page
         headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
+        headers |= {"HX-Current-URL": shown}
+        headers |= {"If-None-Match": tags[own]} if own in tags else {}
         try:
-            await client.get(own, headers=headers)
+            answer = await client.get(address_of(part, html, last[0]), headers=headers)
         except httpx.RemoteProtocolError:  # kept open for too long; a browser asks again, too
-            await client.get(own, headers=headers)
+            answer = await client.get(address_of(part, html, last[0]), headers=headers)
+        tags[own] = answer.headers.get("ETag", "")
+        last[0] = max([last[0], *map(int, re.findall(r'data-seq="(\d+)"', answer.text))])
         tally[1] += 1
 
     async def poll(part: dict[str, str]) -> None:
@@ -289,12 +324,22 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
 
 
 VIEWED = (("/runs", None), ("/runs/{}", "{}"), ("/leases", None), ("/", None))
+# Each by itself, over runs that somebody writes to.
+COUNTED = {"a run's page": "/runs/{}", "the page that asks for a reclaim": "/leases/run:{}/reclaim"}
+WATCHED, COUNTED_VIEWERS = 2, 20
 
 
-def viewers(url: str, sessions: list[dict[str, str]], count: int, runs: int, told: Any) -> None:
-    """A process of its own with so many open pages: a quarter lists of runs, a quarter one run
-    each, a quarter leases, a quarter Now. told: a pipe that says how many are connected and how
-    many parts were fetched.
+def viewers(
+    url: str,
+    sessions: list[dict[str, str]],
+    count: int,
+    runs: int,
+    told: Any,
+    viewed: Sequence[tuple[str, str | None]] = VIEWED,
+) -> None:
+    """A process of its own with so many open pages, in turn those of `viewed`: a quarter lists of
+    runs, a quarter one run each, a quarter leases, a quarter Now. told: a pipe that says how many
+    are connected and how many parts were fetched.
     """
 
     async def look() -> None:
@@ -307,7 +352,7 @@ def viewers(url: str, sessions: list[dict[str, str]], count: int, runs: int, tol
             ]  # fmt: skip
             for n in range(count):
                 key = f"run-{runs - n:07d}"
-                page, run = VIEWED[n % len(VIEWED)]
+                page, run = viewed[n % len(viewed)]
                 page, run = page.format(key), run and run.format(key)
                 group.create_task(_view(clients[n % len(clients)], page, run, tally))
             while True:
@@ -435,6 +480,80 @@ def append_and_wait(page: Any, url: str, key: str, options: argparse.Namespace) 
     return committed
 
 
+# --- 5. what a viewer costs -----------------------------------------------------------------------
+
+
+class Writer:
+    """A worker that holds the watched runs and appends to each, so often a second."""
+
+    def __init__(self, writes_per_second: float) -> None:
+        from agentstate.store.callers import SCOPES, Caller
+        from agentstate.store.commands import AcquireLease, CreateRun
+
+        self.by = Caller(kind="key", name="bench-writer", scopes=frozenset(SCOPES))
+        self.pause = 1 / writes_per_second
+        self.tokens: dict[str, int] = {}
+        for _ in range(WATCHED):
+            key = f"watched-{secrets.token_hex(4)}"
+            self._ask(CreateRun(key=key, task="watched"))
+            asked = AcquireLease(unit=f"run:{key}", owner="bench", ttl_seconds=86_400)
+            self.tokens[key] = self._ask(asked).token
+
+    def _ask(self, command: Any) -> Any:
+        from agentstate import store
+        from agentstate.store.callers import Circumstances
+
+        return store.execute(command, by=self.by, under=Circumstances(request_id="bench"))
+
+    def write_for(self, seconds: float) -> float:
+        """Transactions a second while it writes."""
+        from agentstate.store.commands import Append, NewEvent
+        from agentstate.store.payloads import RawJSON
+
+        counted, end_at = Transactions(), time.monotonic() + seconds
+        while time.monotonic() < end_at:
+            began = time.monotonic()
+            for key, token in self.tokens.items():
+                event = NewEvent(type="step.done", data=RawJSON('{"at": 1}'))
+                self._ask(Append(run=key, events=(event,), fence=token))
+            time.sleep(max(0.0, began + self.pause - time.monotonic()))
+        return counted.per_second()
+
+
+def measure_viewers(url: str, people: list[httpx.Client], options: argparse.Namespace) -> None:
+    """Without a browser: each page alone, first while nothing is written, then while its run is."""
+    writer = Writer(options.writes_per_second)
+    alone = transactions_per_second(QUIET_SECONDS)
+    written = writer.write_for(QUIET_SECONDS)
+    count = min(COUNTED_VIEWERS, options.viewers)
+    result(
+        f"\n| {count} viewers of | transactions a second and viewer, unchanged |"
+        " changed each second | parts fetched a second and viewer |\n|---|---|---|---|"
+    )
+    for name, address in COUNTED.items():
+        viewed = [(address.format(key), key) for key in writer.tokens]
+        ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        sessions = [dict(one.cookies) for one in people]
+        looking = multiprocessing.get_context("spawn").Process(
+            target=viewers, args=(url, sessions, count, 0, theirs, viewed), daemon=True
+        )
+        looking.start()
+        try:
+            tally = wait_for_viewers(ours, count)
+            time.sleep(MARGIN_SECONDS)
+            idle = transactions_per_second(QUIET_SECONDS) - alone
+            while ours.poll():
+                tally = ours.recv()
+            fetched, began = tally[1], time.monotonic()
+            busy = writer.write_for(QUIET_SECONDS) - written
+            while ours.poll():
+                tally = ours.recv()
+            rate = (tally[1] - fetched) / (time.monotonic() - began) / count
+        finally:
+            looking.terminate()
+        result(f"| {name} | {idle / count:.2f} | {busy / count:.2f} | {rate:.2f} |")
+
+
 # --- all of it ------------------------------------------------------------------------------------
 
 
@@ -450,6 +569,7 @@ def measure(site: Any, options: argparse.Namespace) -> None:
     if not options.only_visible:
         measure_pages(people[0], options.runs, options.repeats)
         measure_live(people[0], options.runs)
+    measure_viewers(site.url, people, options)
     connections.close_all()
     with browser() as launched:
         if not options.only_visible:
