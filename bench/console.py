@@ -523,8 +523,6 @@ class Writer:
 def measure_viewers(url: str, people: list[httpx.Client], options: argparse.Namespace) -> None:
     """Without a browser: each page alone, first while nothing is written, then while its run is."""
     writer = Writer(options.writes_per_second)
-    alone = transactions_per_second(QUIET_SECONDS)
-    written = writer.write_for(QUIET_SECONDS)
     count = min(COUNTED_VIEWERS, options.viewers)
     result(
         f"\n| {count} viewers of | transactions a second and viewer, unchanged |"
@@ -532,6 +530,8 @@ def measure_viewers(url: str, people: list[httpx.Client], options: argparse.Name
     )
     for name, address in COUNTED.items():
         viewed = [(address.format(key), key) for key in writer.tokens]
+        alone = transactions_per_second(QUIET_SECONDS)
+        written = writer.write_for(QUIET_SECONDS)
         ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
         sessions = [dict(one.cookies) for one in people]
         looking = multiprocessing.get_context("spawn").Process(
