@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 from django.test import override_settings
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agentstate.store import plain
@@ -186,6 +186,9 @@ few = settings(
 @pytest.mark.damages
 @few
 @given(state=states, wanted=st.lists(appends, min_size=1, max_size=3))
+@example(state={"leased": "now"}, wanted=[{"by": "other", "fence": "mine"}, {"by": "fleet"}])
+@example(state={"leased": "now"}, wanted=[{"by": "fleet", "fence": "older"}])
+@example(state={"leased": "before"}, wanted=[{"by": "fleet", "fence": "mine"}])
 def test_one_after_the_other_it_is_the_rule(store, clock, state, wanted):
     check_one_after_the_other(store, state, wanted)
 
