@@ -244,6 +244,15 @@ MUTATIONS = (
         "",
         "tests/store/test_runs.py::"
         "test_repeating_a_batch_with_ids_appends_nothing_and_answers_as_before",
+        also=(
+            (
+                DECIDING + "runs.py",
+                "    known = runs.check_ids(ask.events, stored, run)\n"
+                "    if known:\n        return _appended_before(known, run)\n"
+                "    runs.check_version",
+                "    runs.check_version",
+            ),
+        ),
     ),
     Mutation(
         "what another key wrote under a token is confirmed",
