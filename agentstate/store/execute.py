@@ -820,7 +820,8 @@ class _Batch:
             cursor.execute(sql.SETUP)
             has_admin, code = cursor.fetchone()
         if names:
-            cursor.execute(sql.LOCK_PEOPLE, {"names": names, "roles": list(ROLES)})
+            cursor.execute(sql.LOCK_PEOPLE, [names])
+            cursor.execute(sql.READ_PEOPLE, {"names": names, "roles": list(ROLES)})
             roles = dict(cursor.fetchall())
         return roles, has_admin, code
 

@@ -567,13 +567,15 @@ INSERT INTO agentstate_apikey (id, name, scopes, salt, digest, hint, created_by,
 REVOKE_KEY = """
 UPDATE agentstate_apikey SET revoked_at = coalesce(revoked_at, %s) WHERE name = %s
 """
-# Locked, so that two changes of a role wait for each other.
-LOCK_PEOPLE = """
+# Locked, so that two changes of a role wait for each other; read in a statement of its own, which
+# sees what was committed while the lock was waited for.
+LOCK_PEOPLE = "SELECT FROM auth_user WHERE username = ANY(%s) ORDER BY id FOR UPDATE"
+READ_PEOPLE = """
 SELECT username, (
     SELECT coalesce(string_agg(g.name, ',' ORDER BY g.name), '')
     FROM auth_user_groups AS m JOIN auth_group AS g ON g.id = m.group_id
     WHERE m.user_id = u.id AND g.name = ANY(%(roles)s)
-) FROM auth_user AS u WHERE username = ANY(%(names)s) ORDER BY id FOR UPDATE
+) FROM auth_user AS u WHERE username = ANY(%(names)s)
 """
 # Two that would make the first admin wait for each other here, and the second one sees the first's.
 LOCK_SETUP = "SELECT pg_advisory_xact_lock(%s)"

@@ -161,6 +161,25 @@ def test_an_acquire_that_waits_for_a_lock_decides_by_the_time_after_it(store, cl
     assert taken.at == clock.now
 
 
+def test_a_role_that_waited_is_compared_with_what_was_committed_meanwhile(store):
+    """Of what else a locking statement reads, PostgreSQL shows what was there before it waited."""
+    from django.contrib.auth.models import Group, User
+
+    from agentstate.store.people import SetRole
+
+    ana = User.objects.create(username="ana")
+    ana.groups.set([Group.objects.get(name="viewer")])
+    done = _while_locked(
+        "SELECT FROM auth_user WHERE username = %s FOR NO KEY UPDATE",
+        "ana",
+        lambda: Asking().ask(SetRole(person="ana", role="viewer")),
+        meanwhile=lambda: ana.groups.set([Group.objects.get(name="admin")]),
+    )
+
+    assert (done.before, done.role) == ("admin", "viewer")
+    assert [group.name for group in ana.groups.all()] == ["viewer"]
+
+
 def _while_locked(statement, value, ask, *, meanwhile):
     """Hold a row's lock on one connection, let another wait for it, do something, let go."""
     from threading import Thread
