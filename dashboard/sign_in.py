@@ -8,18 +8,23 @@ from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.forms import ChangePasswordForm, LoginForm
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.core.internal.cryptokit import normalize_user_code
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
 from allauth.mfa.models import Authenticator
 from django import forms
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.crypto import constant_time_compare
 
 from agentstate.store import sealing
 from dashboard import tries
 from dashboard.tries import OF_A_CODE, OF_A_FACTOR, OF_A_NAME, OF_AN_ADDRESS
 
+PASSED = "passed_with"
 WRONG = "Please enter a correct username and password. Both are case-sensitive."
 
 
@@ -40,6 +45,21 @@ class Accounts(DefaultAccountAdapter):  # type: ignore[misc]  # untyped
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return False
+
+    def pre_login(self, request: HttpRequest, user: User, **named: Any) -> HttpResponse | None:
+        """The first step is passed; what it stands on is kept for the moment after the second."""
+        request.session[PASSED] = user.get_session_auth_hash()
+        answer: HttpResponse | None = super().pre_login(request, user, **named)
+        return answer
+
+    def login(self, request: HttpRequest, user: User) -> None:
+        """Raises ImmediateHttpResponse for who passed the first step with a password that is not
+        theirs any more, or was switched off since: they begin anew."""
+        passed = request.session.pop(PASSED, "")
+        if not (constant_time_compare(passed, user.get_session_auth_hash()) and user.is_active):
+            request.session.flush()
+            raise ImmediateHttpResponse(redirect("login"))
+        super().login(request, user)
 
     def is_safe_url(self, url: str | None) -> bool:
         try:
@@ -99,7 +119,8 @@ class _Counted:
         """Raises TooMany."""
         counters = tries.take((OF_A_FACTOR, str(self.user.pk)))
         code: str = super().clean_code()  # type: ignore[misc]
-        tries.take((OF_A_CODE, f"{self.user.pk} {code}"))
+        # As it is compared: with a space or a hyphen in it, it is the same code.
+        tries.take((OF_A_CODE, f"{self.user.pk} {normalize_user_code(code)}"))
         tries.give_back(counters)
         return code
 

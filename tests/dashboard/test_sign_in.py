@@ -7,7 +7,9 @@ import time
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
 from allauth.mfa.webauthn.internal.auth import WebAuthn
-from django.contrib.auth.hashers import MD5PasswordHasher
+from django.contrib.auth.hashers import MD5PasswordHasher, make_password
+from django.contrib.auth.models import User
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client, override_settings
 
@@ -160,6 +162,39 @@ def test_a_second_step_is_asked_for_once_it_is_there(transactional_db):
         ("person:ana", "person.second-step-removed", {"kind": "totp"}),
         ("person:ana", "person.second-step-removed", {"kind": "recovery_codes"}),
     ]
+
+
+def test_a_code_is_good_once_however_it_is_written(transactional_db):
+    person("ana", "viewer")
+    first, second = Client(), Client()
+    sign_in(first)
+    secret = with_app(first)
+    code = code_of(secret, steps=1)
+    for client in (first, second):
+        client.cookies.clear()
+        sign_in(client)
+    assert first.post("/login/second", {"code": code})["Location"] == "/"
+    for written in (code, f"{code[:3]} {code[3:]}", f"{code[:3]}-{code[3:]}", f"{code}."):
+        cache.clear()  # as another process, which keeps its own
+        assert second.post("/login/second", {"code": written}).status_code == 200, written
+        assert second.get("/runs").status_code == 302
+
+
+def test_who_passed_with_a_password_that_was_changed_begins_anew(transactional_db):
+    ana = person("ana", "viewer")
+    first, second = Client(), Client()
+    sign_in(first)
+    secret = with_app(first)
+    for change in ({"password": make_password("another-1")}, {"is_active": False}):
+        sign_in(second, password="pass-ana")
+        User.objects.update(**change)
+        answer = second.post("/login/second", {"code": code_of(secret, steps=1)})
+        assert answer["Location"] == "/login"
+        assert second.get("/runs").status_code == 302
+        assert second.get("/login/second")["Location"] == "/login"
+        User.objects.update(password=ana.password, is_active=True)
+        Try.objects.all().delete()  # the same code once more
+        cache.clear()
 
 
 def test_what_the_audit_cannot_keep_is_not_done(db):
