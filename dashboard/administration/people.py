@@ -34,6 +34,9 @@ from dashboard.pages import circumstances
 
 NO_CHOICE = ("", f"{NO_ROLE}: may not look")
 LAST_ADMIN = "Nobody else could administer this site: make somebody else an admin first."
+MOVED = (
+    "Somebody else changed this meanwhile: the role is {role} now, {active}. Nothing was changed."
+)
 
 
 def audit(request: Any, action: str, thing: str, **more: Any) -> None:
@@ -49,11 +52,14 @@ def facts(person: User) -> dict[str, Any]:
 
 
 class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Role and whether they may come in. The last admin stays one."""
+    """Role and whether they may come in, guarded by what was seen of both. The last admin stays
+    one.
+    """
 
     role = forms.ChoiceField(
         choices=[NO_CHOICE, *((role, role) for role in ROLES)],
         required=False,
+        show_hidden_initial=True,  # what was seen comes back with the form
         widget=UnfoldAdminSelectWidget,
         help_text="From viewer to admin each may what the one before it may.",
     )
@@ -66,6 +72,7 @@ class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self.fields["is_active"].show_hidden_initial = True
         if self.instance.pk:
             role = role_of(self.instance)
             self.fields["role"].initial = "" if role == NO_ROLE else role
@@ -75,6 +82,8 @@ class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean(self) -> dict[str, Any]:
         found: dict[str, Any] = super().clean() or {}
+        if self.instance.pk:
+            self.check_seen(found)
         stays = found.get("is_active") and (
             self.instance.is_superuser or found.get("role") == "admin"
         )
@@ -87,6 +96,23 @@ class PersonForm(forms.ModelForm):  # type: ignore[type-arg]
             if set(admins.values_list("pk", flat=True)) == {self.instance.pk}:
                 raise forms.ValidationError(LAST_ADMIN)
         return found
+
+    def check_seen(self, asked: dict[str, Any]) -> None:
+        """Raises ValidationError when the person is neither as the form was made of nor as it asks
+        for. From here on nobody else changes them; sent again, the form is made of what is now.
+        """
+        person = User.objects.select_for_update(no_key=True).get(pk=self.instance.pk)
+        role = role_of(person)
+        now = {"role": "" if role == NO_ROLE else role, "is_active": str(person.is_active)}
+        if person.is_superuser:
+            now["role"] = asked.get("role", "")
+        seen = {name: self.data.get(self[name].html_initial_name, "") for name in now}
+        if seen == now or now == {name: str(asked.get(name, "")) for name in now}:
+            return
+        told = {self[name].html_initial_name: value for name, value in now.items()}
+        self.data = {**self.data, **told}
+        active = "they may sign in" if person.is_active else "they may not sign in"
+        raise forms.ValidationError(MOVED.format(role=role, active=active))
 
 
 def role_of(person: User) -> str:

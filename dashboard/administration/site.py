@@ -85,6 +85,16 @@ class ConsoleAdmin(UnfoldAdminSite):  # type: ignore[misc]  # it has no types
     def logout(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
         return redirect("logout")
 
+    def password_change(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
+        """There is one page for one's own password. Django's counts no tries of the old one and
+        tells the audit nothing."""
+        return redirect("account_change_password")
+
+    def password_change_done(
+        self, request: HttpRequest, extra_context: Any = None
+    ) -> HttpResponseBase:
+        return redirect("account")
+
 
 def _in_time(
     request: HttpRequest, view: Callable[..., HttpResponseBase], *args: Any, **named: Any

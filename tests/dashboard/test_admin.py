@@ -20,7 +20,7 @@ from dashboard.administration.site import PAGE_MS, site
 from dashboard.models import SavedView
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
-from tests.store.asking import ANA, VIEWER, rows
+from tests.store.asking import ANA, VIEWER, at_once, rows
 
 OF_STORE = [model for model in site._registry if model._meta.app_label == "agentstate"]
 ANSWERED = (302, 400, 403, 404, 405)
@@ -291,17 +291,34 @@ def test_behind_a_link_a_person_sets_a_password_once(admin):
     ]
 
 
+def form_of(admin, who):
+    """What the form of a person sends of what was seen, with the role and "may sign in" as they
+    are."""
+    html = admin.get(f"/admin/auth/user/{who.pk}/change/").content.decode()
+    seen = dict(re.findall(r'name="(initial-\w+)"(?: value="([^"]*)")?', html))
+    assert set(seen) == {"initial-role", "initial-is_active"}
+    is_active = {"is_active": "on"} if seen["initial-is_active"] == "True" else {}
+    return seen | {"role": seen["initial-role"]} | is_active
+
+
+def change(admin, who, **typed):
+    """Send the form with this typed; is_active="" is the box without its mark."""
+    fields = form_of(admin, who) | typed
+    if not fields.get("is_active"):
+        fields.pop("is_active", None)
+    return admin.post(f"/admin/auth/user/{who.pk}/change/", fields)
+
+
 def test_a_role_is_changed_at_once_and_told_in_the_audit(admin):
     vi = person("vi", "viewer")
     client = Client()
     client.force_login(vi)
-    change = f"/admin/auth/user/{vi.pk}/change/"
-    assert admin.post(change, {"role": "senior", "is_active": "on"}).status_code == 302
+    assert change(admin, vi, role="senior").status_code == 302
     assert "senior" in Page(client.get("/audit")).text
-    assert admin.post(change, {"role": "senior", "is_active": "on"}).status_code == 302
-    assert admin.post(change, {"role": "", "is_active": "on"}).status_code == 302
+    assert change(admin, vi, role="senior").status_code == 302
+    assert change(admin, vi, role="").status_code == 302
     assert client.get("/audit").status_code == 403
-    assert admin.post(change, {"role": "viewer"}).status_code == 302
+    assert change(admin, vi, role="viewer", is_active="").status_code == 302
     assert client.get("/audit").status_code == 302
     told = rows(
         "SELECT action, before::text, after::text FROM agentstate_operatoraction ORDER BY id"
@@ -324,26 +341,64 @@ def test_another_password_is_typed_and_ends_the_sessions(admin):
 
 def test_the_last_admin_stays_one(admin):
     root = User.objects.get(username="root")
-    change = f"/admin/auth/user/{root.pk}/change/"
-    for typed in ({"role": "viewer", "is_active": "on"}, {"role": "admin"}):
-        answer = admin.post(change, typed)
-        assert "Nobody else could administer" in Page(answer).text
+    for typed in ({"role": "viewer"}, {"is_active": ""}):
+        assert "Nobody else could administer" in Page(change(admin, root, **typed)).text
     other = person("other", "admin")
     other.is_active = False
     other.save()
-    assert admin.post(change, {"role": "viewer", "is_active": "on"}).status_code == 200
+    assert change(admin, root, role="viewer").status_code == 200
     other.is_active = True
     other.save()
-    assert admin.post(change, {"role": "viewer", "is_active": "on"}).status_code == 302
+    assert change(admin, root, role="viewer").status_code == 302
     assert admin.get("/admin/").status_code == 403
+
+
+def test_a_form_of_a_person_that_was_changed_meanwhile_takes_nothing_back(admin, log_in):
+    vi, second = person("vi", "senior"), log_in("second", "admin")
+    stale, address = form_of(admin, vi), f"/admin/auth/user/{vi.pk}/change/"
+    assert change(second, vi, role="").status_code == 302  # the role is taken from them
+
+    refused = Page(admin.post(address, stale))
+    assert "Somebody else changed this meanwhile: the role is no role now" in refused.text
+    lost = admin.post(address, {"role": "admin", "is_active": "on"})  # without what was seen
+    assert (lost.status_code, vi.groups.count()) == (200, 0)
+    assert admin.post(address, stale | {"role": ""}).status_code == 302  # what it asks for is so
+    assert len(acted()) == 1
+
+    again = dict(re.findall(r'name="(initial-\w+)"(?: value="([^"]*)")?', refused.html))
+    assert again == {"initial-role": "", "initial-is_active": "True"}
+    assert admin.post(address, again | {"role": "viewer", "is_active": "on"}).status_code == 302
+    assert acted()[1:] == [("person:root", "person.changed", "vi")]
+
+
+def test_two_forms_of_a_person_at_the_same_moment_have_one_effect(transactional_db, log_in):
+    vi, admins = person("vi", "senior"), [log_in("a", "admin"), log_in("b", "admin")]
+    forms = [form_of(admins[0], vi) | {"role": role} for role in ("viewer", "")]
+    address = f"/admin/auth/user/{vi.pk}/change/"
+
+    statuses = at_once(2, lambda n: admins[n].post(address, forms[n]).status_code)
+
+    assert sorted(statuses) == [200, 302]
+    kept = [group.name for group in vi.groups.all()]
+    assert kept == ([] if statuses[1] == 302 else ["viewer"])
+    told = rows("SELECT before->>'role', after->>'role' FROM agentstate_operatoraction")
+    assert told == [("senior", kept[0] if kept else "no role")]
+
+
+def test_ones_own_password_is_changed_at_its_page_alone(admin):
+    """Django's own page for it counts no tries of the old one, and the audit hears of nothing."""
+    typed = {"old_password": "pass-root", "new_password1": "correct-horse-9",
+             "new_password2": "correct-horse-9"}  # fmt: skip
+    answer = admin.post("/admin/password_change/", typed)
+    assert answer["Location"] == "/account/password"
+    assert admin.get("/admin/password_change/done/")["Location"] == "/account"
+    assert User.objects.get(username="root").check_password("pass-root")
 
 
 def test_nobody_and_no_role_is_deleted_or_renamed(admin):
     vi = person("vi", "viewer")
     role = Group.objects.get(name="viewer")
-    admin.post(f"/admin/auth/user/{vi.pk}/change/",
-               {"role": "viewer", "is_active": "on", "username": "eve", "is_superuser": "on",
-                "is_staff": "on"})  # fmt: skip
+    change(admin, vi, username="eve", is_superuser="on", is_staff="on")
     vi.refresh_from_db()
     assert (vi.username, vi.is_superuser, vi.is_staff) == ("vi", False, False)
     for address in (f"/admin/auth/user/{vi.pk}/delete/", f"/admin/auth/group/{role.pk}/delete/"):
