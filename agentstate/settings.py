@@ -230,12 +230,16 @@ ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_RATE_LIMITS = False
 # What protects an account is changed only by who has just shown that it is theirs.
 ACCOUNT_REAUTHENTICATION_TIMEOUT = 300
+ACCOUNT_REAUTHENTICATION_METHODS = ("password", "mfa")  # no code by mail: none is sent
 MFA_ALLOW_UNVERIFIED_EMAIL = True
 MFA_ADAPTER = "dashboard.sign_in.Factors"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_FORMS = {
     "authenticate": "dashboard.sign_in.SecondFactor",
     "reauthenticate": "dashboard.sign_in.SecondFactorAgain",
+    "add_webauthn": "dashboard.sign_in.NewKey",
+    "authenticate_webauthn": "dashboard.sign_in.KeyFactor",
+    "reauthenticate_webauthn": "dashboard.sign_in.KeyFactorAgain",
 }
 MFA_RATE_LIMITS = False
 MFA_RECOVERY_CODES_SHOW_ONCE = True

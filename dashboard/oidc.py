@@ -34,6 +34,7 @@ from dashboard.tries import OF_A_PROVIDER
 
 # How long what the provider says of itself (its addresses) is taken as said.
 CONFIGURATION_SECONDS = 300.0
+UID_CHARS = 191  # of allauth's column
 NO_GROUP = "None of your groups there gives a role here. Ask an admin which group does."
 NAME_TAKEN = (
     "Somebody here has the name {name} already, and signs in with a password. Ask an admin to free"
@@ -71,15 +72,18 @@ class Provider(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # untyped
             raise OAuth2Error("it tells of two people")
         return login
 
+    def _fetch_user_info(self, access_token: str) -> dict[str, Any]:
+        return what_counts(super()._fetch_user_info(access_token))
+
     def _decode_id_token(self, app: Any, id_token: str) -> dict[str, Any]:
-        found: dict[str, Any] = jwtkit.verify_and_decode(
+        found = jwtkit.verify_and_decode(
             credential=id_token,
             keys_url=self.openid_config["jwks_uri"],
             issuer=self.openid_config["issuer"],
             audience=app.client_id,
             lookup_kid=jwtkit.lookup_kid_jwk,
         )
-        return found
+        return what_counts(found)
 
 
 class Providers(DefaultSocialAccountAdapter):  # type: ignore[misc]  # untyped
@@ -135,6 +139,32 @@ class Providers(DefaultSocialAccountAdapter):  # type: ignore[misc]  # untyped
 
     def send_notification_mail(self, *_: Any, **__: Any) -> None:
         """None is sent (sign_in.py)."""
+
+
+def what_counts(claims: Any) -> dict[str, Any]:
+    """Of what the provider says of somebody, what is looked at: who, how called, in which groups of
+    the map. Nothing else is kept: addresses and names are nobody's business here, and a text that
+    the database cannot hold would keep its owner out. Raises OAuth2Error for nobody.
+    """
+    if not isinstance(claims, dict) or not is_subject(claims.get("sub")):
+        raise OAuth2Error("it tells of nobody")
+    told: dict[str, Any] = {"sub": claims["sub"]}
+    if isinstance(name := claims.get("preferred_username"), str):
+        told["preferred_username"] = name
+    if (groups := claims.get(settings.OIDC_GROUPS_CLAIM)) is not None:
+        groups = groups if isinstance(groups, list) else [groups]
+        known = (group for group in groups if isinstance(group, str))
+        told[settings.OIDC_GROUPS_CLAIM] = [
+            group for group in known if group in settings.OIDC_ROLES
+        ]
+    return told
+
+
+def is_subject(sub: Any) -> bool:
+    """The standard has ASCII; longer than the column is refused, never cut."""
+    return (
+        isinstance(sub, str) and sub.isascii() and sub.isprintable() and 0 < len(sub) <= UID_CHARS
+    )
 
 
 def role_of(told: dict[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ nobody signs up. What a role is given by a provider: oidc.py.
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
@@ -11,8 +12,15 @@ from allauth.account.forms import ChangePasswordForm, LoginForm
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.core.internal.cryptokit import normalize_user_code
 from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.adapter import get_adapter as get_mfa_adapter
 from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
 from allauth.mfa.models import Authenticator
+from allauth.mfa.webauthn.forms import (
+    AddWebAuthnForm,
+    AuthenticateWebAuthnForm,
+    ReauthenticateWebAuthnForm,
+)
+from cryptography.exceptions import UnsupportedAlgorithm
 from django import forms
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
@@ -25,6 +33,7 @@ from dashboard import tries
 from dashboard.tries import OF_A_CODE, OF_A_FACTOR, OF_A_NAME, OF_AN_ADDRESS
 
 PASSED = "passed_with"
+KEY_NAME_CHARS = 60
 WRONG = "Please enter a correct username and password. Both are case-sensitive."
 
 
@@ -131,6 +140,48 @@ class SecondFactor(_Counted, AuthenticateForm):  # type: ignore[misc]  # untyped
 
 class SecondFactorAgain(_Counted, ReauthenticateForm):  # type: ignore[misc]  # untyped
     """Before what protects the account is changed."""
+
+
+# What allauth and its library for keys raise at what is no answer of a key, beside what they mend.
+NO_ANSWER = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    UnsupportedAlgorithm,
+    ValueError,
+    struct.error,
+)
+
+
+class _Read:
+    """What a browser says that a key answered may be anything."""
+
+    def full_clean(self) -> None:
+        try:
+            super().full_clean()  # type: ignore[misc]
+        except NO_ANSWER:
+            self.cleaned_data: dict[str, Any] = {}
+            wrong = get_mfa_adapter().validation_error("incorrect_code")
+            self.add_error("credential", wrong)  # type: ignore[attr-defined]
+
+
+class NewKey(_Read, AddWebAuthnForm):  # type: ignore[misc]  # untyped
+    """A key and what it is called."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.fields["name"] = forms.CharField(required=False, max_length=KEY_NAME_CHARS)
+
+
+class KeyFactor(_Read, AuthenticateWebAuthnForm):  # type: ignore[misc]  # untyped
+    """A key after the password."""
+
+
+class KeyFactorAgain(_Read, ReauthenticateWebAuthnForm):  # type: ignore[misc]  # untyped
+    """A key before what protects the account is changed."""
 
 
 class PasswordChange(ChangePasswordForm):  # type: ignore[misc]  # untyped

@@ -5,6 +5,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from allauth.account.models import EmailAddress
+from allauth.socialaccount.models import SocialAccount
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
@@ -93,6 +95,32 @@ def test_no_group_of_the_map_is_no_role_and_takes_the_one_that_was(idp, groups):
     idp.claims |= {"sub": "s-2", "preferred_username": "bo"}
     assert sign_in(idp)[0].status_code == 403
     assert User.objects.count() == 1
+
+
+def test_what_else_the_provider_says_is_neither_looked_at_nor_kept(idp):
+    """Most tell an address that they have verified; a text may be one that no database holds."""
+    idp.claims |= {"email": "ana@example.org", "email_verified": True, "name": 5}
+    idp.claims |= {"given_name": "x" * 10_000, "locale": "a\0b", "picture": "\ud800"}
+    idp.claims["groups"] = ["sre", "\0", 5]
+    answer, client = sign_in(idp)
+    assert answer["Location"] == "/"
+    assert client.get("/runs").status_code == 200
+    ana = User.objects.get()
+    assert (ana.username, ana.email, ana.first_name) == ("ana", "", "")
+    assert not EmailAddress.objects.exists()
+    known = {"sub": "s-1", "preferred_username": "ana", "groups": ["sre"]}
+    assert SocialAccount.objects.get().extra_data == {"userinfo": known, "id_token": known}
+    # Their second step is the provider's; an address of before is no way to show who one is.
+    EmailAddress.objects.create(user=ana, email="ana@example.org", verified=True, primary=True)
+    for address in ("/account/app", "/account/keys/new", "/login/again"):
+        assert client.get(address).status_code == 403, address
+
+
+@pytest.mark.parametrize("sub", ["", "a\0b", "\ud800", "ä", "x" * 192])
+def test_whoever_cannot_be_known_by_their_sub_is_not_let_in(idp, sub):
+    idp.claims["sub"] = sub
+    assert sign_in(idp)[0].status_code == 502
+    assert not User.objects.exists()
 
 
 def test_groups_that_are_no_roles_stay_and_nothing_is_given_without_a_map(idp, settings):

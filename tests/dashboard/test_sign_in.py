@@ -1,5 +1,6 @@
 """Signing in: passwords, how often they may be tried, and the second step."""
 
+import json
 import re
 import threading
 import time
@@ -178,6 +179,30 @@ def test_a_code_is_good_once_however_it_is_written(transactional_db):
         cache.clear()  # as another process, which keeps its own
         assert second.post("/login/second", {"code": written}).status_code == 200, written
         assert second.get("/runs").status_code == 302
+
+
+def test_whatever_is_said_to_be_a_keys_answer_is_answered(transactional_db):
+    person("ana", "viewer")
+    client, half = Client(), Client()
+    sign_in(client)
+    with_app(client)
+    sign_in(half)
+    response = {"clientDataJSON": "e30", "attestationObject": "oWNmbXQ", "signature": "AAAA",
+                "authenticatorData": "A" * 60}  # fmt: skip
+    key = {"id": "AAAA", "rawId": "AAAA", "type": "public-key", "response": response}
+    said = ["", "1", "[]", "{}", '{"id": 1}', "[" * 100_000, json.dumps(key)]
+    for name, value in (("id", "\0"), ("rawId", 5), ("type", "\ud800"), ("response", [])):
+        said.append(json.dumps(key | {name: value}))
+    for name in response:
+        for value in (10**40, "\0", "////", {"a": 1}):
+            said.append(json.dumps(key | {"response": response | {name: value}}))
+    for one in said:
+        assert client.get("/account/keys/new").status_code == 200
+        assert client.post("/account/keys/new", {"credential": one}).status_code == 200, one
+        assert half.post("/login/second", {"credential": one}).status_code == 200, one
+    named = {"credential": json.dumps(key), "name": "x" * 61}
+    assert "at most 60 characters" in Page(client.post("/account/keys/new", named)).text
+    assert half.get("/runs").status_code == 302
 
 
 def test_who_passed_with_a_password_that_was_changed_begins_anew(transactional_db):
