@@ -34,6 +34,9 @@ def make_config() -> uvicorn.Config:
         log_level="warning",
         timeout_graceful_shutdown=STREAMS_GRACE_SECONDS,
         server_header=False,
+        # Else whoever connects from this machine is who X-Forwarded-For says. What is taken of such
+        # headers is said by AGENTSTATE_PROXIES and AGENTSTATE_HTTPS alone.
+        proxy_headers=False,
     )
 
 

@@ -10,8 +10,10 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
+import uvicorn
 
 from agentstate import bridge, sending
+from agentstate.web import make_config
 from tests.bootstrap.bridged import Stream, asked, echo, serving
 
 
@@ -28,6 +30,25 @@ def test_a_request_arrives_as_it_was_sent():
         "twice": "1",
         "type": "text/x",
     }
+
+
+def test_who_asks_is_whose_connection_it_is(monkeypatch):
+    """What a proxy says of it is for the settings to believe (AGENTSTATE_PROXIES)."""
+
+    def tell(environ, start_response):
+        start_response("200 OK", [])
+        return [f"{environ['REMOTE_ADDR']} {environ['wsgi.url_scheme']}".encode()]
+
+    monkeypatch.setattr("agentstate.asgi.application", bridge.Bridge(tell, threads=1, places=9))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(make_config())
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    said = {"X_Forwarded_For": "203.0.113.9", "X_Forwarded_Proto": "https"}
+    _, text = asked(listener.getsockname()[1], **said)
+    server.should_exit = True
+    thread.join(20)
+    assert text == b"127.0.0.1 http"
 
 
 def test_bodies_that_come_byte_by_byte_hold_up_nobody():
