@@ -14,7 +14,7 @@ from dashboard import listing
 from dashboard.forms import one_line, whole
 from dashboard.listing import Listing
 from dashboard.models import NAME_CHARS, SavedView
-from dashboard.pages import ConsoleRequest, page, refuse
+from dashboard.pages import ConsoleRequest, circumstances, page, refuse
 from dashboard.queries import views as queries
 from dashboard.queries.clock import database_now
 
@@ -40,7 +40,8 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
                 name=name,
                 shown=shown,
                 owner=None if team else request.user.pk,
-                by=request.access.name,
+                by=request.access.caller,
+                under=circumstances(request),
                 now=database_now(),
             )
         except queries.NameTaken:
@@ -123,13 +124,12 @@ def act(request: ConsoleRequest, number: int, action: str) -> HttpResponseBase:
 def carry_out(request: ConsoleRequest, view: SavedView, action: str, shown: Listing) -> None:
     """Raises Moved when the view is no longer what the form was made from."""
     seen = whole(request.POST.get("version")) or 0
+    by, under = request.access.caller, circumstances(request)
     match action:
         case "replace":
-            queries.replace(
-                view, shown=shown, seen=seen, by=request.access.name, now=database_now()
-            )
+            queries.replace(view, shown=shown, seen=seen, by=by, under=under, now=database_now())
         case "delete":
-            queries.delete(view, seen=seen)
+            queries.delete(view, seen=seen, by=by, under=under)
         case "default":
             queries.open_with(request.user, view)
         case _:

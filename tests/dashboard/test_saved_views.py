@@ -1,9 +1,13 @@
 """Lists under a name: one's own, the team's, and the one that Runs opens with."""
 
 import pytest
+from django.db import connection
 
+from agentstate.store.models import OperatorAction
 from dashboard.models import SavedView
 from tests.dashboard.reading import Page
+
+TABLE = "ALTER TABLE agentstate_operatoraction"
 
 
 def keep(client, name, q="status:live since:2h", **more):
@@ -86,6 +90,33 @@ def test_who_saw_another_version_changes_nothing(store, operator):
         assert "was changed meanwhile" in Page(late).text
     view.refresh_from_db()
     assert view.filter == "status:failed"
+
+
+def test_what_is_done_to_the_teams_is_in_the_audit_or_not_done(db, operator):
+    keep(operator, "Mine")
+    act(operator, SavedView.objects.get(), "replace", q="status:failed")
+    assert not OperatorAction.objects.exists()  # one's own is nobody else's business
+    keep(operator, "Ours", team="yes")
+    ours = SavedView.objects.get(name="Ours")
+    operator.raise_request_exception = False
+    with connection.cursor() as cursor:
+        cursor.execute(f"{TABLE} ADD CONSTRAINT no_row CHECK (false) NOT VALID")
+        assert act(operator, ours, "replace", q="status:failed").status_code == 500
+        assert act(operator, ours, "delete").status_code == 500
+        assert keep(operator, "Theirs", team="yes").status_code == 500
+        cursor.execute(f"{TABLE} DROP CONSTRAINT no_row")
+    assert set(SavedView.objects.values_list("name", "version")) == {("Mine", 2), ("Ours", 1)}
+
+    act(operator, ours, "replace", q="status:failed", columns="age")
+    act(operator, ours, "delete")
+    first = {"filter": "status:live since:2h", "columns": ""}
+    then = {"filter": "status:failed", "columns": "age"}
+    told = OperatorAction.objects.order_by("id").values_list("action", "object", "before", "after")
+    assert list(told) == [
+        ("view.created", "Ours", {}, first),
+        ("view.changed", "Ours", first, then),
+        ("view.deleted", "Ours", then, {}),
+    ]
 
 
 @pytest.mark.parametrize(
