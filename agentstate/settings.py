@@ -82,7 +82,9 @@ INSTALLED_APPS = [
 MIDDLEWARE = ["agentstate.middleware.RequestMark", "agentstate.middleware.ConsoleStack"]
 CONSOLE_MIDDLEWARE = [
     "agentstate.middleware.Compression",
+    # Outside of all that may answer by itself, a wrong Host among it.
     "django.middleware.security.SecurityMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django.middleware.csp.ContentSecurityPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -92,7 +94,6 @@ CONSOLE_MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 
 UNFOLD = admin_look.UNFOLD
@@ -380,6 +381,7 @@ LOGGING = {
         "django.request": {"level": "ERROR"},
         # Anybody can send a wrong Host; the answer is 400, and no line and no stack are due.
         "django.security.DisallowedHost": {"level": "CRITICAL"},
+        "django.security.RequestDataTooBig": {"level": "CRITICAL"},  # nor of more than is read
         "django.server": {"handlers": [], "propagate": True},
         "httpx": {"level": "WARNING"},
     },

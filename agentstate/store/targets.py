@@ -161,5 +161,5 @@ def read(*, name: str | None = None) -> list[Target]:
 
 
 def find(name: str) -> Target | None:
-    """The target of this name."""
-    return next(iter(read(name=name)), None)
+    """The target of this name. None as well for what no target can be called."""
+    return next(iter(read(name=name)), None) if "\0" not in name else None

@@ -64,7 +64,8 @@ class ConsoleAdmin(UnfoldAdminSite):  # type: ignore[misc]  # it has no types
                         under=circumstances(request),
                     )
                 raise PermissionDenied(f"The admin {NEEDS_ADMIN}.")
-            if any("\0" in text for texts in request.GET.lists() for text in (texts[0], *texts[1])):
+            asked = (text for texts in request.GET.lists() for text in (texts[0], *texts[1]))
+            if "\0" in request.path or any("\0" in text for text in asked):
                 raise BadRequest
             # What unfold's templates ask, who know nothing of roles. Never saved from here.
             request.user.is_staff = True

@@ -8,6 +8,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
+from django.utils.cache import add_never_cache_headers
 
 from agentstate.store.payloads import BODY_BYTES_MAX
 
@@ -77,4 +78,6 @@ def _page(
     detail: str = "",
 ) -> HttpResponse:
     context = {"code": code, "title": title, "text": text, "again": again, "detail": detail}
-    return render(request, "components/wrong.html", context, status=code)
+    response = render(request, "components/wrong.html", context, status=code)
+    add_never_cache_headers(response)  # who asks stands on it, and a 404 is kept by default
+    return response

@@ -275,7 +275,7 @@ def show_delivery(request: ConsoleRequest, delivery: str) -> HttpResponseBase:
 
 
 def _find(name: str) -> Target:
-    target = targets.find(name) if "\0" not in name else None
+    target = targets.find(name)
     if target is None:
         raise Http404
     return target

@@ -89,7 +89,7 @@ def scan(client, address):
         found.append(f"policy {policy}")
     if answer.status_code == 302:
         return found
-    if "no-store" not in answer.get("Cache-Control", "") and answer.status_code == 200:
+    if "no-store" not in answer.get("Cache-Control", ""):
         found.append("cached")
     if "Server" in answer or "X-Powered-By" in answer:
         found.append("tells what it runs on")
@@ -131,6 +131,13 @@ def test_a_baseline_scan_of_our_pages_finds_nothing(db, https):
     assert (logged_in["secure"], logged_in["httponly"], logged_in["samesite"]) == (
         True, True, "Lax"
     )  # fmt: skip
+
+
+def test_who_comes_by_another_name_is_told_so_under_the_same_headers(db, https):
+    answer = Client().get("/runs", secure=True, headers={"Host": "evil.example"})
+    assert answer.status_code == 400
+    assert {name: answer.get(name) for name in HEADERS} == HEADERS
+    assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
 
 
 def test_plain_http_goes_to_https_and_programs_are_told_nothing_by_it(db, https):

@@ -186,6 +186,7 @@ def test_a_list_reads_no_more_statements_for_more_rows(store, admin):
         "/admin/agentstate/run/?status=%00", "/admin/agentstate/run/?q=%00",
         "/admin/agentstate/run/?nonsense=1", "/admin/agentstate/run/?o=99", "/admin/auth/user/9/",
         "/admin/agentstate/run/?p=99999", "/admin/agentstate/lease/_00/change/",
+        "/admin/agentstate/lease/%00/change/", "/admin/agentstate/worker/%00/delete/",
         "/admin/agentstate/refusal/99999999999999999999999999/change/", "/admin/nothing/",
         "/admin/agentstate/run/x/change/", "/admin/search/?s=run", "/admin/search/?s=run&page=x",
         "/admin/jsi18n/", "/admin/autocomplete/", "/admin/r/1/1/", "/admin/login/", "/admin",

@@ -197,7 +197,7 @@ def test_alerts_say_when_nobody_outside_is_told(store, still_clock, viewer, admi
 @pytest.mark.parametrize("name", ["none", "%00", "a%20b", "-"])
 def test_what_is_not_there_is_a_404(admin, name):
     for address in (f"{BASE}/{name}", f"{BASE}/{name}/change", f"{BASE}/{name}/delete",
-                    f"/alerts/-/deliveries/{name}"):  # fmt: skip
+                    f"{BASE}/{name}/quiet", f"/alerts/-/deliveries/{name}"):  # fmt: skip
         assert admin.get(address).status_code == 404
     assert admin.post(f"{BASE}/{name}/test").status_code == 404
 
