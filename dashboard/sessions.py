@@ -104,6 +104,16 @@ def _with_person(session: AbstractBaseSession, data: dict[str, Any]) -> Session:
     return session
 
 
+def end_sessions(person: User, *, keep: str | None = None) -> None:
+    """Of somebody whose password is another one now, in the same transaction; keep: the key of the
+    one in which it was changed.
+
+    Django believes the others no more when they ask. Their open streams do not ask: these end with
+    the rows.
+    """
+    Session.objects.filter(user=person).exclude(session_key=keep or "").delete()
+
+
 class Backend(ModelBackend):
     """Django's backend, which takes the person that was read with the session a moment ago."""
 

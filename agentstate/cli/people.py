@@ -97,6 +97,7 @@ def save_user(*, name: str, role: str, password: str, drop_second_step: bool = F
 
     from agentstate import store
     from agentstate.store.callers import COMMAND_LINE
+    from dashboard.sessions import end_sessions
 
     with transaction.atomic():
         person, is_new = User.objects.get_or_create(username=name)
@@ -108,6 +109,7 @@ def save_user(*, name: str, role: str, password: str, drop_second_step: bool = F
         person.is_active = True
         person.set_password(password)
         person.save()
+        end_sessions(person)
         person.groups.set([Group.objects.get_or_create(name=role)[0]])  # a role is a group's name
         store.record_action(
             by=COMMAND_LINE,

@@ -31,6 +31,7 @@ from dashboard.administration.reading import ForAdmins
 from dashboard.administration.site import site
 from dashboard.models import SavedView
 from dashboard.pages import circumstances
+from dashboard.sessions import end_sessions
 
 NO_CHOICE = ("", f"{NO_ROLE}: may not look")
 LAST_ADMIN = "Nobody else could administer this site: make somebody else an admin first."
@@ -230,6 +231,8 @@ class People(UserAdmin, ForAdmins):  # type: ignore[type-arg,misc]
     def log_change(self, request: Any, obj: User, message: Any) -> None:  # type: ignore[override]
         """Of Django's calls only the one for a password that was typed is news here."""
         if not getattr(request, "is_told", False):
+            is_own = obj.pk == request.user.pk
+            end_sessions(obj, keep=request.session.session_key if is_own else None)
             audit(request, "person.password-set", obj.username)
 
 

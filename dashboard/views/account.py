@@ -29,6 +29,7 @@ from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import form_circumstances
 from dashboard.pages import ConsoleRequest, circumstances, own, page, to_login
 from dashboard.queries import people
+from dashboard.sessions import end_sessions
 from dashboard.sign_in import PasswordChange
 
 
@@ -131,6 +132,7 @@ class Password(Audited, PasswordChangeView):  # type: ignore[misc]  # untyped
         return answer
 
     def note(self, name: str, before: dict[int, str], after: dict[int, str]) -> None:
+        end_sessions(self.request.user, keep=self.request.session.session_key)  # type: ignore[arg-type]
         self.write(name, "password")
 
     def form_valid(self, form: Any) -> HttpResponseBase:

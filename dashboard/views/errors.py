@@ -6,13 +6,15 @@ import sys
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 
 from agentstate.store.payloads import BODY_BYTES_MAX
 
 RETRY_SECONDS = "5"
+WAYS_IN = ("login", "mfa_authenticate", "setup")
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -50,6 +52,8 @@ def forged(request: HttpRequest, reason: str = "") -> HttpResponse:
     that was too large to be read."""
     if (answer := too_large(request)) is not None:
         return answer
+    if request.path in map(reverse, WAYS_IN) and request.user.is_authenticated:
+        return redirect("home")  # sent twice: the first one let them in, with another token
     text = "The form was too old, or your browser keeps no cookies. Nothing was changed."
     return _page(request, 403, "Please send the form again", text, again=True)
 

@@ -22,6 +22,7 @@ from agentstate import store
 from agentstate.store import Caller
 from dashboard.access import NEEDS_ADMIN
 from dashboard.pages import ConsoleRequest, circumstances, page
+from dashboard.sessions import end_sessions
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -69,6 +70,7 @@ class SetPassword(auth.PasswordResetConfirmView):
     def form_valid(self, form: Any) -> Any:
         with transaction.atomic():
             answer = super().form_valid(form)
+            end_sessions(form.user)
             store.record_action(
                 by=Caller(kind="person", name=form.user.get_username()),
                 action="person.password-set",

@@ -17,7 +17,7 @@ from agentstate.store.errors import Refusal
 from agentstate.store.keys import create_key
 from dashboard.administration import reading
 from dashboard.administration.site import PAGE_MS, site
-from dashboard.models import SavedView
+from dashboard.models import SavedView, Session
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 from tests.store.asking import ANA, VIEWER, at_once, rows
@@ -274,6 +274,7 @@ def test_behind_a_link_a_person_sets_a_password_once(admin):
     page = Page(admin.post("/people/vi/link"))
     (link,) = re.findall(r"http://testserver(/password/[^<\s]+)", page.html)
 
+    Session.objects.create(session_key="left", user=vi, expire_date="2100-01-01T00:00Z")
     client = Client()
     form = client.get(link, follow=True)
     assert "For vi" in Page(form).text
@@ -283,6 +284,7 @@ def test_behind_a_link_a_person_sets_a_password_once(admin):
     assert "too common" in Page(weak).text
     typed = {"new_password1": "correct-horse-9", "new_password2": "correct-horse-9"}
     assert client.post(here, typed).headers["Location"] == "/login"
+    assert not Session.objects.filter(user=vi).exists()
     assert Client().login(username="vi", password="correct-horse-9")
     assert "This link is over" in Page(Client().get(link, follow=True)).text
     assert "This link is over" in Page(client.post(here, typed)).text
@@ -335,9 +337,13 @@ def test_another_password_is_typed_and_ends_the_sessions(admin):
     client.force_login(vi)
     typed = {"password1": "correct-horse-9", "password2": "correct-horse-9"}
     assert admin.post(f"/admin/auth/user/{vi.pk}/password/", typed).status_code == 302
+    assert not Session.objects.filter(user=vi).exists()  # and open streams with it
     assert client.get("/audit").status_code == 302
     assert Client().login(username="vi", password="correct-horse-9")
     assert acted() == [("person:root", "person.password-set", "vi")]
+    own = User.objects.get(username="root")
+    assert admin.post(f"/admin/auth/user/{own.pk}/password/", typed).status_code == 302
+    assert admin.get("/audit").status_code == 200
 
 
 def test_the_last_admin_stays_one(admin):

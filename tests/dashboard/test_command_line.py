@@ -8,7 +8,7 @@ from django.db import IntegrityError, connection
 from agentstate.cli.people import save_user
 from agentstate.store.models import OperatorAction
 from dashboard import first_run
-from dashboard.models import SetupCode
+from dashboard.models import Session, SetupCode
 from tests.dashboard.conftest import person
 
 BY = "system:command line"
@@ -35,6 +35,7 @@ def test_who_is_made_and_what_is_changed_is_told_without_a_secret(db):
     for kind in ("totp", "recovery_codes"):
         Authenticator.objects.create(user=ana, type=kind, data={"secret": "sealed"})
     User.objects.filter(pk=ana.pk).update(is_active=False)
+    Session.objects.create(session_key="left", user=ana, expire_date="2100-01-01T00:00Z")
 
     new = {"role": "admin", "password": "second-secret"}
     assert not save_user(name="ana", **new, drop_second_step=True)
@@ -47,6 +48,7 @@ def test_who_is_made_and_what_is_changed_is_told_without_a_secret(db):
         ("person.second-step-removed", "ana", {}, {"kind": "recovery_codes"}),
     ]
     assert not Authenticator.objects.exists()
+    assert not Session.objects.exists()
     kept = str(list(OperatorAction.objects.values()))
     assert "new password" in kept
     assert not any(word in kept for word in ("secret", ana.password))

@@ -16,7 +16,7 @@ from django.test import Client, override_settings
 
 from agentstate.store import retention
 from agentstate.store.models import OperatorAction
-from dashboard.models import Try
+from dashboard.models import Session, Try
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 
@@ -306,6 +306,20 @@ def test_another_password_ends_the_other_sessions(transactional_db):
     assert here.get("/runs").status_code == 200
     assert there.get("/runs").status_code == 302
     assert OperatorAction.objects.get().action == "person.password"
+    # An open stream of the other one looks at its row alone (live/sessions.py).
+    assert Session.objects.get().session_key == here.session.session_key
+
+
+def test_a_way_in_that_is_sent_twice_leads_in(db):
+    person("ana", "viewer")
+    client = Client(enforce_csrf_checks=True)
+    page = client.get("/login").content.decode()
+    fields = {"csrfmiddlewaretoken": re.search(r'csrfmiddlewaretoken" value="(\w+)"', page)[1],
+              "username": "ana", "password": "pass-ana"}  # fmt: skip
+    assert [client.post("/login", fields)["Location"] for _ in range(2)] == ["/", "/"]
+    assert client.post("/settings", fields).status_code == 403
+    client.cookies.clear()
+    assert client.post("/login", fields).status_code == 403
 
 
 def test_odd_input_is_an_answer(db):
