@@ -30,11 +30,13 @@ from agentstate.store.callers import Caller
 from agentstate.store.people import SetRole
 from dashboard import tries
 from dashboard.access import ROLES
+from dashboard.pages import circumstances
 from dashboard.tries import OF_A_PROVIDER
 
 # How long what the provider says of itself (its addresses) is taken as said.
 CONFIGURATION_SECONDS = 300.0
 UID_CHARS = 191  # of allauth's column
+SIGN_IN = Caller(kind="system", name="sign-in", scopes=frozenset({"admin"}))
 NO_GROUP = "None of your groups there gives a role here. Ask an admin which group does."
 NAME_TAKEN = (
     "Somebody here has the name {name} already, and signs in with a password. Ask an admin to free"
@@ -116,13 +118,22 @@ class Providers(DefaultSocialAccountAdapter):  # type: ignore[misc]  # untyped
             try:
                 with transaction.atomic():
                     self.save_user(request, sociallogin)
+                    store.record_action(
+                        by=SIGN_IN,
+                        action="person.created",
+                        thing=sociallogin.user.get_username(),
+                        reason=settings.OIDC_ISSUER,
+                        after={"role": ""},
+                        under=circumstances(request),  # type: ignore[arg-type]
+                    )
             except IntegrityError:  # somebody was quicker
                 raise ImmediateHttpResponse(refused(request, NOT_REACHED)) from None
             known = sociallogin.user
         if known is not None:
             store.execute(
                 SetRole(person=known.get_username(), role=role, told_by=settings.OIDC_ISSUER),
-                by=Caller(kind="system", name="sign-in", scopes=frozenset({"admin"})),
+                by=SIGN_IN,
+                under=circumstances(request),  # type: ignore[arg-type]
             )
         if not role:
             raise ImmediateHttpResponse(refused(request, NO_GROUP))

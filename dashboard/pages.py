@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import tzinfo
@@ -41,9 +41,11 @@ from dashboard.queries import together
 from dashboard.queries.clock import database_now
 from dashboard.queries.leases import count_lapsed
 from dashboard.queries.preferences import Chosen, chosen_by
+from dashboard.queries.still import scopes_of_session
 from dashboard.sessions import SessionStore
 
 ACTION_CHARS = 100
+LOOK_AGAIN_SECONDS = 1.0
 # Of an address, what names the thing that it is about.
 THINGS = ("name", "rule", "bulk", "delivery", "number", "kind")
 
@@ -419,6 +421,19 @@ def return_path(request: HttpRequest) -> str:
 def is_partial(request: ConsoleRequest, target: str) -> bool:
     """Whether only the part of this id is wanted. A whole page is right in every other case."""
     return bool(request.htmx) and request.htmx.target == target
+
+
+def while_allowed(request: ConsoleRequest, parts: Iterable[str]) -> Iterator[str]:
+    """What is downloaded, for as long as whoever takes it may: looked at once a second, as for open
+    streams. Raises PermissionDenied, so that the download fails and is not taken for whole.
+    """
+    key, looked = request.session.session_key, time.monotonic()
+    for part in parts:
+        if time.monotonic() - looked >= LOOK_AGAIN_SECONDS:
+            if not request.access.scopes <= scopes_of_session(key):
+                raise PermissionDenied("the session is over, or the role is another one")
+            looked = time.monotonic()
+        yield part
 
 
 def circumstances(

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard import audit_filter, cursors, sheets
 from dashboard.audit_filter import AuditFilter
-from dashboard.pages import ConsoleRequest, is_partial, page, shared
+from dashboard.pages import ConsoleRequest, is_partial, page, shared, while_allowed
 from dashboard.queries import actions as queries
 from dashboard.queries.clock import TooSlow, database_now
 from dashboard.views.exports import TYPES
@@ -96,7 +96,7 @@ def export(request: ConsoleRequest) -> HttpResponseBase:
     )
     name = f"audit-{database_now():%Y%m%d-%H%M%S}.{kind}"
     return StreamingHttpResponse(
-        parts,
+        while_allowed(request, parts),
         content_type=TYPES[kind],
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

@@ -25,7 +25,7 @@ from dashboard import listing, sheets
 from dashboard.access import allowed_actions
 from dashboard.asking import Done, carry_out, form_context, read_reason
 from dashboard.forms import whole
-from dashboard.pages import ConsoleRequest, is_partial, page, shared
+from dashboard.pages import ConsoleRequest, is_partial, page, shared, while_allowed
 from dashboard.queries import bulks as queries
 from dashboard.queries.bulks import Dry, Line
 from dashboard.queries.clock import TooSlow, database_now
@@ -318,7 +318,7 @@ def export(request: ConsoleRequest, bulk: str) -> HttpResponseBase:
     rows = queries.export(line.row.id, outcome=outcome if outcome in OUTCOMES else "")
     parts: Iterator[str] = sheets.csv_lines(queries.COLUMNS, rows)
     return StreamingHttpResponse(
-        parts,
+        while_allowed(request, parts),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{line.name}.csv"'},
     )

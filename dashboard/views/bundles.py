@@ -18,7 +18,7 @@ from agentstate.store.errors import Invalid, NotFound, RunExpired
 from agentstate.store.opened import Opened, Unreadable, open_bundle, read_lines
 from agentstate.store.payloads import BODY_BYTES_MAX
 from dashboard import incidents, moments
-from dashboard.pages import ConsoleRequest, page
+from dashboard.pages import ConsoleRequest, page, while_allowed
 from dashboard.views import story
 
 # Whoever takes it gets pieces of so much, not line by line.
@@ -72,7 +72,7 @@ def make(request: ConsoleRequest, key: str) -> HttpResponseBase:
         return ask(request, key, wrong=f"{refused.detail}.")
     disposition = content_disposition_header(True, f"incident-{key}.jsonl")
     return StreamingHttpResponse(
-        _in_parts(lines),
+        while_allowed(request, _in_parts(lines)),
         content_type="application/jsonl; charset=utf-8",
         headers={"Content-Disposition": disposition or "attachment"},
     )

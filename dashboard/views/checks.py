@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 
 from agentstate.store import audit, export
 from agentstate.store.errors import NotFound, RunExpired
-from dashboard.pages import ConsoleRequest, is_partial, page
+from dashboard.pages import ConsoleRequest, is_partial, page, while_allowed
 from dashboard.queries.panels import read_panel
 from dashboard.views import story
 
@@ -50,7 +50,7 @@ def export_run(request: ConsoleRequest, key: str) -> HttpResponseBase:
         raise Http404 from None
     disposition = content_disposition_header(True, f"{key}.jsonl")
     return StreamingHttpResponse(
-        lines,
+        while_allowed(request, lines),
         content_type="application/jsonl; charset=utf-8",
         headers={"Content-Disposition": disposition or "attachment"},
     )

@@ -8,7 +8,7 @@ from django.http import HttpResponseBadRequest, HttpResponseBase, StreamingHttpR
 from django.views.decorators.http import require_http_methods
 
 from dashboard import sheets
-from dashboard.pages import ConsoleRequest, page
+from dashboard.pages import ConsoleRequest, page, while_allowed
 from dashboard.queries import export as queries
 from dashboard.queries.clock import database_now
 from dashboard.queries.runs import Line
@@ -41,7 +41,7 @@ def export(request: ConsoleRequest) -> HttpResponseBase:
     parts = written(lines, kind, payloads=payloads)
     name = f"runs-{now:%Y%m%d-%H%M%S}.{kind}"
     return StreamingHttpResponse(
-        parts,
+        while_allowed(request, parts),
         content_type=TYPES[kind],
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

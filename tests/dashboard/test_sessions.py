@@ -4,15 +4,18 @@ from datetime import UTC, datetime
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.test import AsyncClient, Client
 from django.test.utils import CaptureQueriesContext
 
 from agentstate.store.models import OperatorAction
+from dashboard import pages
 from dashboard.models import Session
 from dashboard.sessions import SessionStore
 from tests.dashboard.conftest import person
+from tests.store.asking import ANA, Asking
 
 
 @pytest.fixture
@@ -49,6 +52,25 @@ def test_a_role_that_is_taken_away_is_gone_at_the_next_request(ana):
     assert client.get("/runs").status_code == 403
     ana.groups.add(Group.objects.get(name="viewer"))
     assert client.get("/runs").status_code == 200
+
+
+@pytest.mark.parametrize("change", ["inactive", "role", "session"])
+def test_a_download_ends_with_the_right_to_it(ana, change, monkeypatch):
+    monkeypatch.setattr(pages, "LOOK_AGAIN_SECONDS", 0)
+    client = logged_in(ana)
+    for name in ("one", "two"):
+        Asking().as_caller(ANA).create(name)
+        Asking().as_caller(ANA).move(name, "cancelled", reason="because")
+    lines = client.get("/audit/-/export?format=jsonl").streaming_content
+    assert b"two" in next(lines)
+    if change == "inactive":
+        User.objects.update(is_active=False)
+    elif change == "role":
+        ana.groups.clear()
+    else:
+        Session.objects.all().delete()
+    with pytest.raises(PermissionDenied):
+        list(lines)
 
 
 @pytest.mark.parametrize("change", ["inactive", "password", "deleted", "session"])
