@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth.views import LogoutView
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
@@ -22,7 +21,7 @@ from dashboard.access import NEEDS_ADMIN, access_of
 from dashboard.pages import circumstances, to_login, zone_of
 from dashboard.queries.clock import TooSlow, at_most
 from dashboard.queries.preferences import chosen_by
-from dashboard.views import errors
+from dashboard.views import errors, session
 
 # Each statement of a page of the admin may take so long.
 PAGE_MS = 3_000
@@ -104,7 +103,7 @@ class ConsoleAdmin(UnfoldAdminSite):  # type: ignore[misc]  # it has no types
     def logout(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
         """There is one way out as well; it is a form, as here."""
         if request.method == "POST":
-            return LogoutView.as_view()(request)
+            return session.Logout.as_view()(request)
         return redirect("home")
 
 
