@@ -181,9 +181,9 @@ class People(UserAdmin, ForAdmins):  # type: ignore[type-arg,misc]
     def may_sign_in(self, person: User) -> bool:
         return person.is_active
 
-    @admin.display(description="signed in last", ordering="last_login", empty_value="never")
-    def signed_in(self, person: User) -> str | None:
-        return zones.full(person.last_login) if person.last_login else None
+    @admin.display(description="signed in last", ordering="last_login")
+    def signed_in(self, person: User) -> str:
+        return zones.full(person.last_login) if person.last_login else "never"
 
     @admin.display(description="made", ordering="date_joined")
     def made(self, person: User) -> str:

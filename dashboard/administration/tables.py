@@ -113,9 +113,9 @@ class Terms(Reader):
     def began(self, term: Any) -> str:
         return zones.full(term.began_at)
 
-    @admin.display(description="until", empty_value="goes on")
-    def until(self, term: Any) -> str | None:
-        return zones.full(term.until_at) if term.until_at else None
+    @admin.display(description="until")
+    def until(self, term: Any) -> str:
+        return zones.full(term.until_at) if term.until_at else "goes on"
 
 
 @admin.register(models.Budget, site=site)
