@@ -280,6 +280,7 @@ class SavedViews(ForAdmins):
     """Lists under a name. They are made and changed on Runs; here those of others can be ended."""
 
     one, many = "saved view", "saved views"
+    delete_confirmation_template = "administration/delete_view.html"
     ordering = ("name", "id")
     list_display = ("name", "whose", "shown", "changed_by", "changed_at")
     fields = ("name", "whose", "shown", "columns", "version", "changed_by", "changed_at")
@@ -307,6 +308,10 @@ class SavedViews(ForAdmins):
         before = {"owner": self.whose(obj), "filter": obj.filter}
         audit(request, "view.deleted", obj.name, before=before)
         super().delete_model(request, obj)
+
+    def response_delete(self, request: HttpRequest, obj_display: str, obj_id: int) -> HttpResponse:
+        messages.success(request, f"“{obj_display}” is deleted.")
+        return redirect("admin:dashboard_savedview_changelist")
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         """One at a time: each asks."""
