@@ -25,21 +25,34 @@ def _theme(request: HttpRequest) -> str | None:
     return chosen if chosen in THEMES else None
 
 
-def _to(name: str, more: str = "") -> Callable[[HttpRequest], str]:
+def _to(name: str) -> Callable[[HttpRequest], str]:
     def address(request: HttpRequest) -> str:
         from django.urls import reverse
 
-        return reverse(name) + more
+        return reverse(name)
 
     return address
 
 
-def _entry(title: str, icon: str, name: str, more: str = "") -> dict[str, Any]:
-    return {"title": title, "icon": icon, "link": _to(name, more)}
+def _is_here(name: str) -> Callable[[HttpRequest], bool]:
+    """Unfold tells this only of addresses that are texts."""
+
+    def is_here(request: HttpRequest) -> bool:
+        from django.urls import reverse
+
+        return name.startswith("admin:") and request.path.startswith(reverse(name))
+
+    return is_here
 
 
-def _table(title: str, icon: str, model: str) -> dict[str, Any]:
-    return _entry(title, icon, f"admin:agentstate_{model}_changelist")
+def _entry(title: str, icon: str, name: str, about: str = "") -> dict[str, Any]:
+    """about: what the first page of the admin says of it."""
+    look = {"title": title, "icon": icon, "about": about}
+    return look | {"link": _to(name), "active": _is_here(name)}
+
+
+def _table(title: str, icon: str, model: str, about: str) -> dict[str, Any]:
+    return _entry(title, icon, f"admin:agentstate_{model}_changelist", about)
 
 
 UNFOLD: dict[str, Any] = {
@@ -73,37 +86,57 @@ UNFOLD: dict[str, Any] = {
         "show_search": False,
         "show_all_applications": False,
         "navigation": [
+            {"title": "", "items": [_entry("Back to the console", "arrow_back", "home")]},
             {
                 "title": "Who may come in",
                 "items": [
-                    _entry("People", "person", "admin:auth_user_changelist"),
-                    _entry("Roles", "groups", "admin:auth_group_changelist"),
-                    _entry("API keys", "key", "keys"),
+                    _entry(
+                        "People",
+                        "person",
+                        "admin:auth_user_changelist",
+                        "who signs in, with which role",
+                    ),
+                    _entry(
+                        "Roles", "groups", "admin:auth_group_changelist", "the four, who has each"
+                    ),
+                    _entry("API keys", "key", "keys", "what workers and scripts call with"),
                 ],
             },
             {
-                "title": "Set up at the console",
+                "title": "Set up",
                 "items": [
-                    _entry("Notification targets", "notifications", "targets"),
-                    _entry("Saved views", "bookmark", "admin:dashboard_savedview_changelist"),
-                    _entry("Retention", "auto_delete", "retention"),
-                    _entry("Audit", "assignment", "audit"),
+                    _entry(
+                        "Notification targets",
+                        "notifications",
+                        "targets",
+                        "where alerts are told outside",
+                    ),
+                    _entry(
+                        "Saved views",
+                        "bookmark",
+                        "admin:dashboard_savedview_changelist",
+                        "of everybody",
+                    ),
+                    _entry("Retention", "auto_delete", "retention", "how long each kind is kept"),
+                    _entry("Audit", "assignment", "audit", "who did what, and was refused"),
                 ],
             },
             {
                 "title": "Only to read",
                 "items": [
-                    _table("Runs", "list", "run"),
-                    _entry("Events, by run", "timeline", "runs"),
-                    _table("Leases", "lock", "lease"),
-                    _table("Terms of ownership", "history", "leaseterm"),
-                    _table("Budgets", "account_balance_wallet", "budget"),
-                    _table("Refusals", "block", "refusal"),
-                    _table("Workers", "memory", "worker"),
-                    _table("What was done", "task_alt", "operatoraction"),
-                    _table("What was refused", "do_not_disturb_on", "refusedaction"),
-                    _table("Keys as stored", "vpn_key", "apikey"),
-                    _table("Targets as stored", "campaign", "alerttarget"),
+                    _table("Runs", "list", "run", "without their payloads"),
+                    _entry("Events, by run", "timeline", "runs", "on each run's own page"),
+                    _table("Leases", "lock", "lease", "who holds which unit now"),
+                    _table("Terms of ownership", "history", "leaseterm", "who held it before"),
+                    _table("Budgets", "account_balance_wallet", "budget", "caps and what is spent"),
+                    _table("Refusals", "block", "refusal", "writes that were turned away"),
+                    _table("Workers", "memory", "worker", "as they announced themselves"),
+                    _table("What was done", "task_alt", "operatoraction", "the audit's rows"),
+                    _table(
+                        "What was refused", "do_not_disturb_on", "refusedaction", "the other half"
+                    ),
+                    _table("Keys as stored", "vpn_key", "apikey", "never the keys themselves"),
+                    _table("Targets as stored", "campaign", "alerttarget", "never their secrets"),
                 ],
             },
         ],

@@ -200,8 +200,8 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
-# As the console writes them; the admin has them from here.
-DATETIME_FORMAT = "Y-m-d H:i:s"
+# Times where Django writes them, in the admin: a language's own formats go before DATETIME_FORMAT.
+FORMAT_MODULE_PATH = "dashboard.formats"
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}

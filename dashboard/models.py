@@ -43,6 +43,9 @@ class SavedView(models.Model):
             ),
         ]
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def listing(self) -> Listing:
         return listing.read({"q": self.filter, "columns": self.columns})

@@ -34,7 +34,7 @@ from dashboard.tries import OF_A_CODE, OF_A_FACTOR, OF_A_NAME, OF_AN_ADDRESS
 
 PASSED = "passed_with"
 KEY_NAME_CHARS = 60
-WRONG = "Please enter a correct username and password. Both are case-sensitive."
+WRONG = "This name and password do not go together. Both are case-sensitive."
 
 
 class Accounts(DefaultAccountAdapter):  # type: ignore[misc]  # untyped

@@ -7,7 +7,6 @@ from allauth.mfa.base import views as factors
 from allauth.mfa.recovery_codes import views as recovery
 from allauth.mfa.webauthn import views as webauthn
 from django.conf import settings
-from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 from django.views.generic import RedirectView
 
@@ -58,7 +57,7 @@ PROVIDER = {"provider_id": settings.OIDC_PROVIDER}
 SIGN_IN = [
     path("setup", setup.show, name="setup"),
     *named("login", session.Login.as_view(), "login", "account_login"),
-    *named("logout", LogoutView.as_view(), "logout", "account_logout"),
+    *named("logout", session.Logout.as_view(), "logout", "account_logout"),
     path("login/second", factors.authenticate, name="mfa_authenticate"),
     path("login/again", account.guarded(sign_in.reauthenticate), name="account_reauthenticate"),
     path("login/again/second", account.guarded(factors.reauthenticate), name="mfa_reauthenticate"),

@@ -132,11 +132,16 @@ def add_address(command: argparse.ArgumentParser) -> None:
                               "for another, also set AGENTSTATE_HOSTS)")  # fmt: skip
 
 
+def sentence(about: str) -> str:
+    """With a capital at its beginning; names keep theirs."""
+    return about[:1].upper() + about[1:]
+
+
 def add_user(commands: Commands) -> None:
     about = "make a person who may log in to the console, or change one"
     user = commands.add_parser(
         "user", help=about,
-        description=f"{about.capitalize()}. Asks for the password on a terminal; elsewhere, or "
+        description=f"{sentence(about)}. Asks for the password on a terminal; elsewhere, or "
         "with --generate, it makes one and prints it.",
     )  # fmt: skip
     user.add_argument("--name", required=True, help="the name to log in with")
@@ -154,7 +159,7 @@ def add_user(commands: Commands) -> None:
 
 def add_key(commands: Commands) -> None:
     about = "make an API key and print it, this once"
-    key = commands.add_parser("key", help=about, description=f"{about.capitalize()}.")
+    key = commands.add_parser("key", help=about, description=f"{sentence(about)}.")
     key.add_argument("--name", required=True, help="whose it is, say the fleet's or the host's")
     key.add_argument("--scope", action="append", required=True, choices=people.SCOPES,
                      help="what it may do; repeat it for each (none implies another)")  # fmt: skip
@@ -165,13 +170,13 @@ def add_key(commands: Commands) -> None:
 
 def add_setup_code(commands: Commands) -> None:
     about = "a new code for the page that makes the first admin, while there is none"
-    code = commands.add_parser("setup-code", help=about, description=f"{about.capitalize()}.")
+    code = commands.add_parser("setup-code", help=about, description=f"{sentence(about)}.")
     code.set_defaults(command=people.setup_code)
 
 
 def add_keys(commands: Commands) -> None:
     about = "list the API keys, or revoke one"
-    keys = commands.add_parser("keys", help=about, description=f"{about.capitalize()}.")
+    keys = commands.add_parser("keys", help=about, description=f"{sentence(about)}.")
     keys.add_argument("--revoke", metavar="NAME", help="end this one: at once, and for good")
     keys.add_argument("--reason", default="", help="why; it stands in the audit trail")
     keys.set_defaults(command=people.keys)

@@ -295,7 +295,7 @@ def check_bounds(rule: Rule) -> None:
         out_of_order = rule.warn < rule.alert if rule.falling else rule.warn > rule.alert
         if out_of_order or rule.warn == rule.alert:
             side = "below" if rule.falling else "above"
-            raise Invalid("alert", f"{side} warn: an alert is the worse of the two")
+            raise Invalid("alert", f"{side} warn, because an alert is the worse of the two")
 
 
 def news(

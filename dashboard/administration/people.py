@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils.html import format_html
 from unfold.forms import AdminPasswordChangeForm
 from unfold.widgets import (
@@ -26,8 +27,9 @@ from unfold.widgets import (
 )
 
 from agentstate import store
+from dashboard import zones
 from dashboard.access import NO_ROLE, ROLES
-from dashboard.administration.reading import ForAdmins
+from dashboard.administration.reading import LINK, ForAdmins
 from dashboard.administration.site import site
 from dashboard.models import SavedView
 from dashboard.pages import circumstances
@@ -180,21 +182,39 @@ class PasswordForm(AdminPasswordChangeForm):  # type: ignore[misc]
 
 @admin.register(User, site=site)
 class People(UserAdmin, ForAdmins):  # type: ignore[type-arg,misc]
+    one, many, known_by = "person", "people", "username"
     form, add_form = PersonForm, NewPersonForm
+    # Django's own says that more can be set afterwards. Here it cannot.
+    add_form_template = "admin/change_form.html"
     change_password_form = PasswordForm
     ordering = ("username",)
-    list_display = ("username", "role", "is_active", "last_login", "date_joined")
+    list_display = ("called", "role", "may_sign_in", "signed_in", "made")
     list_filter = ("groups", "is_active")
     search_fields = ("username__icontains",)
+    search_help_text = "Part of the name"
     filter_horizontal = ()
-    fieldsets = (
-        (None, {"fields": ("username", "role", "is_active", "last_login", "date_joined")}),
-    )
+    fieldsets = ((None, {"fields": ("called", "role", "is_active", "signed_in", "made")}),)
     add_fieldsets = (
         (None, {"fields": ("username", "role", "is_active", "password1", "password2")}),
     )
     change_form_before_template = "administration/person.html"
     list_before_template = None
+
+    @admin.display(description="name", ordering="username")
+    def called(self, person: User) -> str:
+        return person.username
+
+    @admin.display(description="may sign in", boolean=True)
+    def may_sign_in(self, person: User) -> bool:
+        return person.is_active
+
+    @admin.display(description="signed in last", ordering="last_login")
+    def signed_in(self, person: User) -> str:
+        return zones.full(person.last_login) if person.last_login else "never"
+
+    @admin.display(description="made", ordering="date_joined")
+    def made(self, person: User) -> str:
+        return zones.full(person.date_joined)
 
     @admin.display(description="role")
     def role(self, person: User) -> str:
@@ -204,7 +224,7 @@ class People(UserAdmin, ForAdmins):  # type: ignore[type-arg,misc]
         return super().get_queryset(request).prefetch_related("groups")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return ("username", "last_login", "date_joined") if obj else ()
+        return ("called", "signed_in", "made") if obj else ()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return True
@@ -228,6 +248,22 @@ class People(UserAdmin, ForAdmins):  # type: ignore[type-arg,misc]
             audit(request, action, person.username, before=request.was, after=now_is)
         request.is_told = True
 
+    def response_add(
+        self, request: HttpRequest, obj: User, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """To the person, where the link for their password is made."""
+        if obj.has_usable_password():
+            messages.success(request, f"{obj.username} is made and may sign in.")
+        else:
+            messages.warning(
+                request, f"{obj.username} is made and has no password yet: make a link, below."
+            )
+        return redirect("admin:auth_user_change", obj.pk)
+
+    def response_change(self, request: HttpRequest, obj: User) -> HttpResponse:
+        messages.success(request, f"{obj.username} is changed.")
+        return redirect("admin:auth_user_changelist")
+
     def log_change(self, request: Any, obj: User, message: Any) -> None:  # type: ignore[override]
         """Of Django's calls only the one for a password that was typed is news here."""
         if not getattr(request, "is_told", False):
@@ -240,6 +276,7 @@ class People(UserAdmin, ForAdmins):  # type: ignore[type-arg,misc]
 class Roles(ForAdmins):
     """The four roles, with who has them."""
 
+    one, many = "role", "roles"
     ordering = ("id",)
     list_display = ("name", "may", "people")
     fields = ("name", "may", "who")
@@ -271,11 +308,14 @@ class Roles(ForAdmins):
 class SavedViews(ForAdmins):
     """Lists under a name. They are made and changed on Runs; here those of others can be ended."""
 
+    one, many = "saved view", "saved views"
+    delete_confirmation_template = "administration/delete_view.html"
     ordering = ("name", "id")
-    list_display = ("name", "whose", "filter", "changed_by", "changed_at")
+    list_display = ("name", "whose", "shown", "changed_by", "changed_at")
     fields = ("name", "whose", "shown", "columns", "version", "changed_by", "changed_at")
     readonly_fields = fields
     search_fields = ("name__icontains",)
+    search_help_text = "Part of the name"
 
     @admin.display(description="whose")
     def whose(self, view: SavedView) -> str:
@@ -283,7 +323,8 @@ class SavedViews(ForAdmins):
 
     @admin.display(description="filter")
     def shown(self, view: SavedView) -> str:
-        return format_html('<a href="/runs?{}">{}</a>', view.listing.query, view.filter or "all")
+        text = view.filter or "all"
+        return format_html('<a class="{}" href="/runs?{}">{}</a>', LINK, view.listing.query, text)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SavedView]:
         found: QuerySet[SavedView] = super().get_queryset(request)
@@ -296,6 +337,10 @@ class SavedViews(ForAdmins):
         before = {"owner": self.whose(obj), "filter": obj.filter}
         audit(request, "view.deleted", obj.name, before=before)
         super().delete_model(request, obj)
+
+    def response_delete(self, request: HttpRequest, obj_display: str, obj_id: int) -> HttpResponse:
+        messages.success(request, f"“{obj_display}” is deleted.")
+        return redirect("admin:dashboard_savedview_changelist")
 
     def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
         """One at a time: each asks."""

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.paginator import Paginator
 from django.db import connection
 from django.db.models import F, QuerySet
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -16,6 +16,8 @@ from unfold.admin import ModelAdmin
 # So far a list is paged through and counted exactly; beyond it one narrows it, or goes to the
 # console, whose lists are read by place.
 ROWS_MAX = 1_000
+# Unfold's own classes; a link in a cell would else look like any text.
+LINK = "text-primary-600 dark:text-primary-500"
 RELTUPLES = "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)"
 
 
@@ -61,7 +63,15 @@ def estimate(table: str) -> int:
 
 
 class ForAdmins(ModelAdmin):  # type: ignore[misc]  # it has no types
-    """Whoever may enter may look; what else is open each says itself."""
+    """Whoever may enter may look; what else is open each says itself.
+
+    one, many: what people call a row and the table, in place of the model's names. known_by: the
+    column that a row is known by.
+    """
+
+    one = "row"
+    many = "rows"
+    known_by = "name"
 
     actions = None
     list_fullwidth = True
@@ -71,6 +81,25 @@ class ForAdmins(ModelAdmin):  # type: ignore[misc]  # it has no types
     list_per_page = 50
     list_max_show_all = 0
     show_facets = None
+
+    def title_of(self, row: Any) -> str:
+        return str(getattr(row, self.known_by))
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
+        named = {"title": self.many.capitalize()} | (extra_context or {})
+        found: HttpResponseBase = super().changelist_view(request, named)
+        return found
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, *place: Any, **named: Any
+    ) -> HttpResponse:
+        row = named.get("obj")
+        context["title"] = f"New {self.one}" if row is None else self.one.capitalize()
+        context["subtitle"] = row and self.title_of(row)
+        # One button: where one goes on from there is the same each time.
+        context |= {"show_save_and_add_another": False, "show_save_and_continue": False}
+        found: HttpResponse = super().render_change_form(request, context, *place, **named)
+        return found
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return True

@@ -8,8 +8,9 @@ from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import BadRequest, PermissionDenied
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 from django.utils.csp import CSP
 from django.views.decorators.csp import csp_override
@@ -17,9 +18,10 @@ from unfold.sites import UnfoldAdminSite
 
 from agentstate import store
 from dashboard.access import NEEDS_ADMIN, access_of
-from dashboard.pages import circumstances, to_login
+from dashboard.pages import circumstances, to_login, zone_of
 from dashboard.queries.clock import TooSlow, at_most
-from dashboard.views import errors
+from dashboard.queries.preferences import chosen_by
+from dashboard.views import errors, session
 
 # Each statement of a page of the admin may take so long.
 PAGE_MS = 3_000
@@ -37,6 +39,7 @@ class ConsoleAdmin(UnfoldAdminSite):  # type: ignore[misc]  # it has no types
     """Who may enter is what the console says; `is_staff` of the person follows from that."""
 
     index_title = "Admin"
+    index_template = "administration/index.html"
     site_title = "agentstate"
     enable_nav_sidebar = True
 
@@ -69,7 +72,9 @@ class ConsoleAdmin(UnfoldAdminSite):  # type: ignore[misc]  # it has no types
                 raise BadRequest
             # What unfold's templates ask, who know nothing of roles. Never saved from here.
             request.user.is_staff = True
-            response = _in_time(request, inner, *args, **named)
+            request.chosen = chosen_by(request.user)
+            with timezone.override(zone_of(request)):
+                response = _in_time(request, inner, *args, **named)
             add_never_cache_headers(response)
             return response
 
@@ -79,12 +84,21 @@ class ConsoleAdmin(UnfoldAdminSite):  # type: ignore[misc]  # it has no types
         """Unfold's own search of tables is not offered: the console's jump finds by index."""
         return redirect("jump")
 
+    def app_index(
+        self, request: HttpRequest, app_label: str, extra_context: Any = None
+    ) -> HttpResponse:
+        """Which app of Django's a table is of is nothing to people: there is one index."""
+        return redirect("admin:index")
+
     def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
         """There is one login."""
         return redirect("login")
 
     def logout(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
-        return redirect("logout")
+        """There is one way out as well; it is a form, as here."""
+        if request.method == "POST":
+            return session.Logout.as_view()(request)
+        return redirect("home")
 
     def password_change(self, request: HttpRequest, extra_context: Any = None) -> HttpResponseBase:
         """There is one page for one's own password. Django's counts no tries of the old one and

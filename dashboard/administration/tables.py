@@ -5,7 +5,6 @@ No payloads (attrs, results, progress), and nothing of a key or target that lets
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
@@ -15,7 +14,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 
 from agentstate.store import models
-from dashboard.administration.reading import Reader
+from dashboard import zones
+from dashboard.administration.reading import LINK, Reader
 from dashboard.administration.site import site
 from dashboard.templatetags.console import NOTHING
 
@@ -26,7 +26,8 @@ def _link(name: str, *args: str | None) -> str:
     """To the console; the bare text of what no page is called."""
     text = "/".join(arg for arg in args if arg) or NOTHING
     try:
-        return format_html('<a href="{}">{}</a>', reverse(name, args=args), text)
+        address = reverse(name, args=args)
+        return format_html('<a class="{}" href="{}">{}</a>', LINK, address, text)
     except NoReverseMatch:
         return text
 
@@ -57,6 +58,8 @@ def of_budget(row: Any) -> str:
 
 @admin.register(models.Run, site=site)
 class Runs(Reader):
+    one, many = "run", "runs"
+    known_by = "key"
     ordering = ("-created_at", "-id")
     list_display = ("key", "task", "status", "version", "owner", "created_at", of_run)
     list_filter = ("status",)
@@ -72,6 +75,8 @@ class Runs(Reader):
 
 @admin.register(models.Lease, site=site)
 class Leases(Reader):
+    one, many = "lease", "leases"
+    known_by = "unit"
     ordering = ("unit",)
     list_display = ("unit", "owner", "token", "expires_at", "renewals", of_unit)
     search_fields = ("unit__exact",)
@@ -85,6 +90,8 @@ class Leases(Reader):
 
 @admin.register(models.LeaseTerm, site=site)
 class Terms(Reader):
+    one, many = "term of ownership", "terms of ownership"
+    known_by = "token"
     ordering = ("-token",)
     list_display = ("token", "unit", "owner", "began", "until", "ended", "ended_by", of_unit)
     search_fields = ("unit__exact",)
@@ -103,18 +110,17 @@ class Terms(Reader):
         return told
 
     @admin.display(description="began")
-    def began(self, term: Any) -> datetime:
-        found: datetime = term.began_at
-        return found
+    def began(self, term: Any) -> str:
+        return zones.full(term.began_at)
 
-    @admin.display(description="until", empty_value="goes on")
-    def until(self, term: Any) -> datetime | None:
-        found: datetime | None = term.until_at
-        return found
+    @admin.display(description="until")
+    def until(self, term: Any) -> str:
+        return zones.full(term.until_at) if term.until_at else "goes on"
 
 
 @admin.register(models.Budget, site=site)
 class Budgets(Reader):
+    one, many = "budget", "budgets"
     ordering = ("-id",)
     list_display = ("name", run_link, "unit", "cap", "spent", "reserved", "version", of_budget)
     fields = (
@@ -125,6 +131,8 @@ class Budgets(Reader):
 
 @admin.register(models.Refusal, site=site)
 class Refusals(Reader):
+    one, many = "refusal", "refusals"
+    known_by = "code"
     ordering = ("-at", "-id")
     list_display = ("at", "code", "operation", run_link, "unit", "actor", "worker", "attempt")
     search_fields = ("request_id__exact",)
@@ -137,6 +145,7 @@ class Refusals(Reader):
 
 @admin.register(models.Worker, site=site)
 class Workers(Reader):
+    one, many = "worker", "workers"
     ordering = ("name",)
     list_display = ("name", "version", "host", "slots", "seen_at")
     search_fields = ("name__exact",)
@@ -146,6 +155,8 @@ class Workers(Reader):
 
 @admin.register(models.OperatorAction, site=site)
 class Done(Reader):
+    one, many = "act", "what was done"
+    known_by = "action"
     ordering = ("-at", "-id")
     list_display = ("at", "actor", "action", "object", "reason")
     fields = (
@@ -156,6 +167,8 @@ class Done(Reader):
 
 @admin.register(models.RefusedAction, site=site)
 class Refused(Reader):
+    one, many = "try", "what was refused"
+    known_by = "action"
     ordering = ("-at", "-id")
     list_display = ("at", "actor", "action", "object", "outcome", "code")
     fields = (
@@ -166,6 +179,7 @@ class Refused(Reader):
 
 @admin.register(models.ApiKey, site=site)
 class Keys(Reader):
+    one, many = "key", "keys as stored"
     ordering = ("name",)
     list_display = ("name", "scopes", "hint", "created_by", "expires_at", "revoked_at")
     fields = (
@@ -176,6 +190,7 @@ class Keys(Reader):
 
 @admin.register(models.AlertTarget, site=site)
 class Targets(Reader):
+    one, many = "target", "targets as stored"
     ordering = ("name",)
     list_display = ("name", "kind", "hint", "least", "enabled", "failures", "delivered_at")
     fields = (

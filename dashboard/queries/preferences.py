@@ -23,6 +23,7 @@ OPENS = {
     "workers": "Workers",
     "contention": "Contention",
     "budgets": "Budgets",
+    "bulks": "Bulk",
     "alerts": "Alerts",
     "audit": "Audit",
     "system": "System",

@@ -148,6 +148,7 @@ def sign_out_everywhere(request: ConsoleRequest) -> HttpResponseBase:
     command = EndSessions(person=request.access.name, reason="signed out everywhere")
     store.execute(command, by=request.access.caller, under=form_circumstances(request))
     request.session.flush()
+    messages.success(request, "You are signed out everywhere.", extra_tags="check-circle")
     return redirect("login")
 
 

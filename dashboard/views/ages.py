@@ -55,6 +55,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "now": database_now(),
         "lines": lines,
         "retain_seconds": settings.DEFAULT_RETAIN_SECONDS,
+        "session_seconds": settings.SESSION_COOKIE_AGE,
         "verdict": allowed_actions(request.access, {"kind": "age"})["change"],
     }
     return render(request, "system/ages.html", context)

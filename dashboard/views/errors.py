@@ -19,7 +19,11 @@ WAYS_IN = ("login", "mfa_authenticate", "setup")
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     text = str(exception) if exception and str(exception) else "Your role does not allow this."
-    return _page(request, 403, "Not allowed", f"{text[:300]} Nothing was changed.")
+    # Whoever only wanted to look need not be told that nothing was changed.
+    more = "" if request.method in ("GET", "HEAD") else " Nothing was changed."
+    access = getattr(request, "access", None)
+    no_role = access is not None and not access.may("read")
+    return _page(request, 403, "Not allowed", f"{text[:300]}{more}", no_role=no_role)
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -80,8 +84,11 @@ def _page(
     *,
     again: bool = False,
     detail: str = "",
+    no_role: bool = False,
 ) -> HttpResponse:
+    """no_role: they may look at nothing but their own account, so that is where it leads."""
     context = {"code": code, "title": title, "text": text, "again": again, "detail": detail}
+    context["no_role"] = no_role
     response = render(request, "components/wrong.html", context, status=code)
     add_never_cache_headers(response)  # who asks stands on it, and a 404 is kept by default
     return response

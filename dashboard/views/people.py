@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth import views as auth
 from django.contrib.auth.models import User
 from django.contrib.auth.tokens import default_token_generator
@@ -77,4 +78,6 @@ class SetPassword(auth.PasswordResetConfirmView):
                 thing=form.user.get_username(),
                 under=circumstances(self.request),  # type: ignore[arg-type]
             )
+        told = "Your password is set: sign in with it."
+        messages.success(self.request, told, extra_tags="check-circle")
         return answer

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from allauth.account.views import LoginView
 from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.views import LogoutView
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -55,6 +57,15 @@ class Login(LoginView):  # type: ignore[misc]  # untyped
         if refusals and refusals[0].code == "too-many":
             answer.status_code = 429
             answer.headers["Retry-After"] = str(refusals[0].seconds)
+        return answer
+
+
+class Logout(LogoutView):
+    """Ends this session, and says so on the page of the login."""
+
+    def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        answer = super().post(request, *args, **named)
+        messages.success(request, "You are signed out.", extra_tags="check-circle")
         return answer
 
 

@@ -26,6 +26,7 @@ from dashboard.pages import ConsoleRequest, circumstances
 from dashboard.tries import OF_SETUP
 
 WRONG_CODE = "This is not the code that the last start printed."
+NO_CODE = "The code is missing. It stands in the output of the last start."
 TAKEN = "Somebody is called that already."
 
 
@@ -47,6 +48,8 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     except tries.TooMany as refusal:
         return ask(request, {"code": str(refusal.message)}, status=429)
     errors = check(name, password, request.POST.get("again", ""))
+    if not request.POST.get("code", "").strip():
+        errors["code"] = NO_CODE
     if errors:
         tries.give_back(counters)
         return ask(request, errors)

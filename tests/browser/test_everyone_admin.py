@@ -22,6 +22,8 @@ from tests.store.test_bulks import begin
 
 pytestmark = [pytest.mark.long, pytest.mark.many]
 THEMES = pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.deep)])
+# What htmx says of a preview that was under way when the page was left.
+LEFT = ("htmx:afterRequest", "htmx:sendAbort")
 PICTURES = os.environ.get("AGENTSTATE_PICTURES_OF_ADMIN")
 
 PAGES = {
@@ -122,7 +124,9 @@ def test_axe_finds_nothing_on_pages_of_ones_own_and_of_admins(bulk, store, open_
     walk.look("account with an app")
 
     assert walk.bad == {}
-    assert [fault for fault in window.faults if "409" not in fault] == []
+    assert [
+        fault for fault in window.faults if not fault.startswith(LEFT) and "409" not in fault
+    ] == []
 
 
 @THEMES

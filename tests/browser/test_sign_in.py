@@ -58,7 +58,7 @@ def test_a_person_adds_a_key_and_an_app_and_signs_in_with_each(browser, site):
     page.get_by_role("button", name="Add it").click()
     expect(page.get_by_text("shown this once")).to_be_visible()
     look(page)
-    page.get_by_role("link", name="Your account").click()
+    page.get_by_role("link", name="I have kept them").click()
     expect(page.get_by_text("the blue one")).to_be_visible()
 
     page.locator("li").filter(has_text="Authenticator app").get_by_role("link", name="Add").click()

@@ -1,6 +1,7 @@
 """The admin: who gets in, that nothing there goes round the store, people and their passwords."""
 
 import re
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -17,7 +18,7 @@ from agentstate.store.errors import Refusal
 from agentstate.store.keys import create_key
 from dashboard.administration import reading
 from dashboard.administration.site import PAGE_MS, site
-from dashboard.models import SavedView, Session
+from dashboard.models import Preference, SavedView, Session
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 from tests.store.asking import ANA, VIEWER, at_once, rows
@@ -400,6 +401,31 @@ def test_ones_own_password_is_changed_at_its_page_alone(admin):
     assert answer["Location"] == "/account/password"
     assert admin.get("/admin/password_change/done/")["Location"] == "/account"
     assert User.objects.get(username="root").check_password("pass-root")
+
+
+def test_the_way_out_and_ones_own_password_are_the_consoles(admin):
+    for part in ("password_change/", "password_change/done/"):
+        assert admin.get(f"/admin/{part}").headers["Location"].startswith("/account")
+    answer = admin.post("/admin/logout/")
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/login")
+    assert admin.get("/admin/").headers["Location"].startswith("/login")
+
+
+def test_pages_call_things_as_the_sidebar_does_and_tell_times_in_the_persons_zone(filled, admin):
+    """Not by the names of models, apps and Django's own formats."""
+    created = rows("SELECT created_at FROM agentstate_run")[0][0]
+    Preference.objects.create(person=User.objects.get(username="root"), zone="Asia/Kolkata")
+    pages = {model: Page(admin.get(addresses(model)[0])) for model in (*OF_STORE, User, Group)}
+    for model in (*OF_STORE, User):
+        pages[f"a {model.__name__}"] = Page(admin.get(addresses(model)[2]))
+    pages["first"] = Page(admin.get("/admin/"))
+    for name, page in pages.items():
+        for word in ("Authentication", "Users", "Groups", "Api keys", "object (", "p.m.", "a.m."):
+            assert word not in page.text, (name, word)
+    runs = Page(admin.get("/admin/agentstate/run/"))
+    there = created.astimezone(ZoneInfo("Asia/Kolkata"))
+    assert f"{there:%Y-%m-%d %H:%M:%S}" in runs.text
+    assert "Kolkata" in runs.text
 
 
 def test_nobody_and_no_role_is_deleted_or_renamed(admin):

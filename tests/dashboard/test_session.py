@@ -47,7 +47,7 @@ def test_logging_in_leads_to_where_one_was_going(db):
     client = Client()
 
     wrong = client.post("/login", {"username": "ana", "password": "no", "next": "/leases"})
-    assert "correct username and password" in Page(wrong).text
+    assert "name and password do not go together" in Page(wrong).text
 
     right = client.post("/login", {"username": "ana", "password": "pass-ana", "next": "/leases"})
     assert right.url == "/leases"
@@ -59,7 +59,7 @@ def test_logging_in_leads_to_where_one_was_going(db):
 
 def test_logging_out_needs_a_form_and_ends_the_session(viewer):
     assert viewer.get("/logout").status_code == 405
-    assert viewer.post("/logout").url == "/login"
+    assert "You are signed out." in Page(viewer.post("/logout", follow=True)).text
     assert viewer.get("/runs").status_code == 302
 
 
@@ -80,6 +80,7 @@ def test_somebody_without_a_role_sees_nothing(log_in):
 
     assert answer.status_code == 403
     assert "no role yet" in Page(answer).text
+    assert "/account" in Page(answer).links
 
 
 def test_somebody_who_was_shut_out_is_out_at_once(db):

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 
+import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import format_hotp_value, hotp_value
 from allauth.mfa.webauthn.internal.auth import WebAuthn
@@ -101,6 +102,25 @@ def test_the_account_is_for_who_is_logged_in_also_without_a_role(db, log_in):
     page = Page(log_in("new", None).get("/account"))
     assert "no role" in page.text
     assert "this one" in page.text
+
+
+@pytest.mark.parametrize(
+    ("host", "scheme", "told"),
+    [
+        ("localhost:8000", "http", None), ("ops.example.org", "https", None),
+        ("127.0.0.1:8000", "http", "not to 127.0.0.1, but to localhost"),
+        ("[::1]:8000", "https", "not to [::1]"), ("ops.example.org", "http", "with HTTPS alone"),
+    ],
+)  # fmt: skip
+def test_where_a_browser_takes_no_security_key_the_page_says_so(
+    log_in, settings, host, scheme, told
+):
+    """A button there would do nothing at all."""
+    settings.ALLOWED_HOSTS = ["*"]
+    client = log_in("ana", "operator")
+    page = Page(client.get("/account", headers={"host": host}, secure=scheme == "https"))
+    assert ("/account/keys/new" in page.links) is (told is None)
+    assert told is None or told in page.text
 
 
 def with_app(client, name="ana"):
