@@ -47,6 +47,7 @@ from dashboard.queries.together import Read
 from dashboard.views import drawing, events, past, states
 from dashboard.views.runs import describe_neighbours
 
+DRAWN = "drawn"
 TABS = (
     ("events", "Events"),
     ("state", "State"),
@@ -214,6 +215,8 @@ def refresh_reads(request: ConsoleRequest, key: str) -> dict[str, Read[Any]] | N
         searched = bool(asked.get("find") or asked.get("errors"))
         reads |= event_queries.tail_reads(run, after=after, limit=most, searched=searched)
         reads |= {"tokens": queries.tokens_read(key)}
+    if DRAWN in request.GET:
+        reads |= queries.drawn_reads(key, run) | marks.tail_reads(run)
     return reads
 
 
@@ -222,12 +225,12 @@ def refresh_reads(request: ConsoleRequest, key: str) -> dict[str, Read[Any]] | N
 @shared
 @asking(refresh_reads)
 def refresh(request: ConsoleRequest, key: str) -> HttpResponseBase:
-    """What is new on an open page: the head, and the events `after` a number. `of` the run that the
-    page is about, so that all of it is found in one statement."""
+    """What is new on an open page: the head, the events `after` a number, and with `drawn` the
+    timeline. `of` the run that the page is about, so that all of it is found in one statement."""
     head, found = head_along(request, key)
     if head is None:
         raise Http404
-    after = whole(request.GET.get("after"))
+    after, is_drawn = whole(request.GET.get("after")), DRAWN in request.GET
     as_shown(request)
     context = describe_live(request, head, found)
     if after is not None:
@@ -238,6 +241,9 @@ def refresh(request: ConsoleRequest, key: str) -> HttpResponseBase:
         )
         tokens = None if found is None else [token for (token,) in found["tokens"]]
         context |= events.row_context(request, head, shown, tokens=tokens)
+    if is_drawn:
+        drawn = None if found is None else drawing.read_of(head, found)
+        context |= drawing.draw(head, kept_query(request), drawn)
     return render(request, "story/refresh.html", context)
 
 

@@ -91,6 +91,11 @@ def parts(text: str) -> Iterator[Part]:
     for tag in LIVE_PART.findall(text):
         said = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(tag)}
         address = said["data-live"]
+        if "data-live-beside" in said:  # the timeline comes along, and is not asked for by itself
+            assert said["data-live-beside"] == "#timeline"
+            address += f"{'&' if '?' in address else '?'}drawn=1"
+        elif "/timeline" in address and "data-live-beside=" in text:
+            continue
         if "data-live-after" in said:
             last = re.search(r'id="events"[^>]*data-last="(\d+)"', text)
             address += f"&after={last[1]}" if last else ""

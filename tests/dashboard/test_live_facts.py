@@ -10,6 +10,7 @@ import pytest
 from agentstate.caching import copies
 from agentstate.store.commands import AnnounceWorker, PutTelemetry, SignalRun
 from agentstate.store.errors import LeaseHeld, Refusal
+from agentstate.store.models import Run
 from tests.browser.scene import Scene
 from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
@@ -302,3 +303,15 @@ def test_a_new_run_is_told_with_the_rows(scene, operator, store):
     assert "1 new run" in runs.news()
     person("somebody", "viewer")
     assert runs.is_same()
+
+
+def test_a_runs_refresh_brings_its_timeline_only_when_that_is_asked_for(scene, operator):
+    run = Run.objects.get(key="ticket-77")
+    bare = operator.get(f"/runs/ticket-77/refresh?of={run.id}", headers={"HX-Request": "true"}).text
+    address = f"/runs/ticket-77/refresh?of={run.id}&drawn=1"
+    drawn = operator.get(address, headers={"HX-Request": "true"}).text
+    alone = operator.get(
+        f"/runs/ticket-77/timeline?of={run.id}", headers={"HX-Request": "true"}
+    ).text
+    assert 'id="timeline"' not in bare
+    assert alone.strip() in drawn

@@ -43,6 +43,8 @@ function addressOf(region) {
   }
   const list = region.dataset.liveAfter && document.querySelector(region.dataset.liveAfter);
   if (list?.hasAttribute("data-follow")) address.searchParams.set("after", list.dataset.last);
+  const beside = region.dataset.liveBeside && document.querySelector(region.dataset.liveBeside)?.closest("[data-live]");
+  if (beside && performance.now() - stateOf(beside).at > region.dataset.liveBesideEvery * 1000) address.searchParams.set("drawn", "1");
   return address;
 }
 
@@ -115,17 +117,22 @@ function apply(text, region) {
   const answer = new DOMParser().parseFromString(text, "text/html");
   readNow(answer.body);
   let outcome = "";
+  const done = new Set([region]);
   for (const fresh of answer.querySelectorAll("[data-patch], tr[id][data-key], tr[id][data-seq]")) {
     if (!fresh.parentElement.closest("[data-append], [data-patch]")) patch(fresh);
+    // What came along with another region's answer need not be asked for by itself for a while.
+    const beside = region && document.getElementById(fresh.id)?.closest("[data-live]");
+    if (beside && beside !== region) Object.assign(stateOf(done.add(beside) && beside), { at: performance.now(), tried: performance.now(), next: null });
   }
   for (const list of answer.querySelectorAll("[data-append]")) {
     append(list);
     if (list.dataset.more) outcome = "more";
   }
   // Each region says how old it is itself; one that was kept as it is stays as old as it was.
-  const at = region && ![...kept.values()].some((one) => region.contains(one)) && answer.querySelector("[data-now]");
+  const at = region && answer.querySelector("[data-now]");
   for (const place of at ? document.querySelectorAll("[data-as-of]") : []) {
-    if (regionOf(place) === region) place.textContent = new Date(Number(at.dataset.now)).toLocaleTimeString("en-GB", { timeZone: document.documentElement.dataset.zone });
+    const of = regionOf(place);
+    if (done.has(of) && ![...kept.values()].some((one) => of.contains(one))) place.textContent = new Date(Number(at.dataset.now)).toLocaleTimeString("en-GB", { timeZone: document.documentElement.dataset.zone });
   }
   tick();
   return outcome;
