@@ -30,6 +30,7 @@ from agentstate.store import (
     collisions,
     deliveries,
     feed,
+    flights,
     listeners,
     made,
     minutes,
@@ -41,7 +42,6 @@ from agentstate.store import (
     splits,
     tries,
     versions,
-    wire,
 )
 from agentstate.store import rowsql as sql
 from agentstate.store.ages import KeptAge
@@ -324,7 +324,7 @@ _TRY_AGAIN = {
     psycopg.errors.ExclusionViolation.sqlstate,
     psycopg.errors.QueryCanceled.sqlstate,
     psycopg.errors.DuplicateTable.sqlstate,
-    # Behind a pooler: not prepared in this session (wire.py goes on without).
+    # Behind a pooler: not prepared in this session (flights.py goes on without).
     psycopg.errors.InvalidSqlStatementName.sqlstate,
     psycopg.errors.DuplicatePreparedStatement.sqlstate,
 }
@@ -439,7 +439,7 @@ class _Batch:
 
     @staticmethod
     def cursor() -> Any:
-        return wire.cursor(sql.PREPARED)
+        return flights.cursor(sql.PREPARED)
 
     def outcomes(self) -> list[Outcome]:
         return [cast("Outcome", item.outcome) for item in self.items]
@@ -450,7 +450,7 @@ class _Batch:
     def open_items(self) -> list[_Item]:
         return [item for item in self.items if item.outcome is None]
 
-    def run(self, cursor: wire.Cursor) -> None:
+    def run(self, cursor: flights.Cursor) -> None:
         cursor.execute(sql.BEGIN, [self.lock_timeout])
         self._lock_keys(cursor)
         self._replay_kept(cursor)
@@ -469,7 +469,7 @@ class _Batch:
             return None
         event = self.events[0]
         where = [event.run_id, event.seq, event.at, event.actor, event.request_id]
-        cursor.execute(wire.IS_THERE, where)
+        cursor.execute(flights.IS_THERE, where)
         return bool(cursor.fetchone()[0])
 
     def count(self, latency_ms: int) -> None:
@@ -556,7 +556,7 @@ class _Batch:
 
     # --- lock and look ---------------------------------------------------------------------------
 
-    def _lock_rows(self, cursor: wire.Cursor) -> Draft:
+    def _lock_rows(self, cursor: flights.Cursor) -> Draft:
         """Units, then runs, then budgets, each sorted; the clock only after all of them."""
         items = self.open_items()
         parts = [part for item in items for part in item.parts]
@@ -595,7 +595,7 @@ class _Batch:
         return draft
 
     def _lock_units_and_runs(
-        self, cursor: wire.Cursor, items: Sequence[_Item], parts: Sequence[Plan]
+        self, cursor: flights.Cursor, items: Sequence[_Item], parts: Sequence[Plan]
     ) -> tuple[list[LeaseRow], list[RunRow]]:
         """Units before runs; in one flight, unless which ones is found out only on the way."""
         units = sorted({unit for part in parts for unit in part.units})
@@ -612,7 +612,7 @@ class _Batch:
         found = cursor.later(sql.LOCK_RUNS, [keys, ids]) if keys or ids else None
         return leases, _read(found, sql.read_run)
 
-    def _lock_runs_alone(self, cursor: wire.Cursor, parts: Sequence[Plan]) -> Draft:
+    def _lock_runs_alone(self, cursor: flights.Cursor, parts: Sequence[Plan]) -> Draft:
         """The same in one flight, where runs are all that is locked: each statement after the one
         before, so the clock is read with every lock in hand here, too."""
         keys = sorted({key for part in parts for key in part.runs})
@@ -827,7 +827,7 @@ class _Batch:
 
     def _look(
         self,
-        cursor: wire.Cursor,
+        cursor: flights.Cursor,
         parts: Sequence[Plan],
         leases: Sequence[Any],
         runs: Sequence[Any],
@@ -1188,12 +1188,12 @@ def _rows(
     return [read(row) for row in cursor.fetchall()]
 
 
-def _ask(cursor: wire.Cursor, statement: str, wanted: Any) -> wire.Later | None:
+def _ask(cursor: flights.Cursor, statement: str, wanted: Any) -> flights.Later | None:
     """Send a statement that takes one parameter, if there is anything to ask."""
     return cursor.later(statement, [wanted]) if wanted else None
 
 
-def _read(asked: wire.Later | None, read: Callable[..., Any]) -> list[Any]:
+def _read(asked: flights.Later | None, read: Callable[..., Any]) -> list[Any]:
     """The rows of a statement that was sent; none of one that had nothing to ask."""
     return [read(row) for row in asked.rows()] if asked is not None else []
 

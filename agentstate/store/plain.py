@@ -22,7 +22,7 @@ from typing import Any, cast
 from django.conf import settings
 from django.db import transaction
 
-from agentstate.store import listeners, minutes, wire
+from agentstate.store import flights, listeners, minutes
 from agentstate.store.asks import Ask, Outcome
 from agentstate.store.commands import Append, Appended
 from agentstate.store.payloads import write
@@ -76,12 +76,12 @@ class PlainBatch:
 
     @staticmethod
     def cursor() -> Any:
-        return wire.cursor(_PREPARED)
+        return flights.cursor(_PREPARED)
 
     def plans(self) -> list[Plan]:
         return [plan(ask.command) for ask in self.asks]
 
-    def run(self, cursor: wire.Cursor) -> None:
+    def run(self, cursor: flights.Cursor) -> None:
         params = [
             _records(self.asks),
             self.lock_timeout,
@@ -120,7 +120,7 @@ class PlainBatch:
         n, seq, *_, run_id = self._done[0]
         ask = self.asks[n]
         where = [run_id, seq, self._at, ask.by.principal, ask.under.request_id]
-        cursor.execute(wire.IS_THERE, where)
+        cursor.execute(flights.IS_THERE, where)
         return bool(cursor.fetchone()[0])
 
     def count(self, latency_ms: int) -> None:

@@ -826,7 +826,7 @@ def read_target(row: Sequence[Any]) -> TargetRow:
     return TargetRow(**values | {"rules": tuple(values["rules"])})
 
 
-# What a worker's calls ask again and again: prepared (`wire.py`).
+# What a worker's calls ask again and again: prepared (`flights.py`).
 PREPARED = frozenset(
     {
         BEGIN, TRY_LOCKS, MAKE_UNITS, LOCK_UNITS, LOCK_RUNS, LOCK_RUNS_BY_KEY, LOOK, RECORDS,

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from django.db import transaction
 
-from agentstate.store import rowsql, wire
+from agentstate.store import flights, rowsql
 from agentstate.store.asks import Ask
 from agentstate.store.commands import AcquireLease, Append
 from tests.store.asking import FLEET, event, rows
@@ -16,7 +16,7 @@ def ended(command, *, commit):
     """What is said of a batch whose COMMIT was not answered, and which did or did not happen."""
     batch = execute._Batch([Ask(command=command, by=FLEET)], "3s")
     with transaction.atomic():
-        with wire.cursor(rowsql.PREPARED) as cursor:
+        with flights.cursor(rowsql.PREPARED) as cursor:
             batch.run(cursor)
         transaction.set_rollback(not commit)
     if not commit:

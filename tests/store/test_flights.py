@@ -1,4 +1,4 @@
-"""The short way of statements to PostgreSQL, on a real connection."""
+"""Statements that go to PostgreSQL together, on a real connection."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pytest
 from django.db import DataError, OperationalError, ProgrammingError, connection, transaction
 from django.test import override_settings
 
-from agentstate.store import spent, wire
+from agentstate.store import flights, spent
 
 execute = import_module("agentstate.store.execute")
 
 ECHO = "SELECT %s::text, %s::bigint"
 NAMED = "SELECT %(a)s::text || %(b)s::text || %(a)s::text, 7 %% 4"
 FAILS = "SELECT 1 / %s::int"
-MAKE = "INSERT INTO wire_test VALUES (%s)"
+MAKE = "INSERT INTO flights_test VALUES (%s)"
 ALL = frozenset({ECHO, NAMED, FAILS, MAKE})
 
 
 @pytest.fixture(autouse=True)
 def _table(transactional_db):
     with connection.cursor() as cursor:
-        cursor.execute("CREATE TEMPORARY TABLE IF NOT EXISTS wire_test (n int)")
-        cursor.execute("TRUNCATE wire_test")
+        cursor.execute("CREATE TEMPORARY TABLE IF NOT EXISTS flights_test (n int)")
+        cursor.execute("TRUNCATE flights_test")
 
 
 def carry_out(*asked):
     """Statements with their params in one transaction; the rows of the last one."""
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         for statement, *params in asked:
             cursor.execute(statement, params)
         return cursor.fetchall()
@@ -37,7 +37,7 @@ def carry_out(*asked):
 
 def stored():
     with connection.cursor() as cursor:
-        cursor.execute("SELECT n FROM wire_test ORDER BY n")
+        cursor.execute("SELECT n FROM flights_test ORDER BY n")
         return [n for (n,) in cursor.fetchall()]
 
 
@@ -50,7 +50,7 @@ def prepared():
 
 
 def test_several_wait_for_each_other_and_go_together():
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         first, second = cursor.later(ECHO, ["a'\"\\", 2**53]), cursor.later(ECHO, [None, None])
         cursor.execute(MAKE, [1])
         assert second.rows() == [(None, None)]
@@ -60,20 +60,20 @@ def test_several_wait_for_each_other_and_go_together():
 
 
 def test_names_stand_for_what_is_given_under_them():
-    assert wire.in_protocol(NAMED) == (
+    assert flights.in_protocol(NAMED) == (
         b"SELECT $1::text || $2::text || $1::text, 7 % 4",
         ("a", "b"),
     )
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         cursor.execute(NAMED, {"b": "-", "a": "x"})
         assert cursor.fetchone() == ("x-x", 3)
         assert cursor.fetchone() is None
 
 
 def test_djangos_cursor_comes_after_what_waits():
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         cursor.execute(MAKE, [1])
-        cursor.execute("SELECT count(*) FROM wire_test")
+        cursor.execute("SELECT count(*) FROM flights_test")
         assert cursor.fetchall() == [(1,)]
         cursor.execute(ECHO, ["b", 1])
         assert cursor.fetchall() == [("b", 1)]
@@ -84,7 +84,7 @@ def test_a_failure_takes_the_whole_transaction_and_the_connection_goes_on():
         carry_out((MAKE, 1), (FAILS, 0), (ECHO, "never prepared", 1))
     assert isinstance(failed.value.__cause__, psycopg.errors.DivisionByZero)
     assert stored() == []
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         cursor.execute(ECHO, ["again", 1])
         assert cursor.fetchall() == [("again", 1)]
         cursor.execute(MAKE, [3])
@@ -93,7 +93,7 @@ def test_a_failure_takes_the_whole_transaction_and_the_connection_goes_on():
 
 def test_what_fails_at_the_end_fails_before_commit():
     def not_fetched():
-        with transaction.atomic(), wire.cursor(ALL) as cursor:
+        with transaction.atomic(), flights.cursor(ALL) as cursor:
             cursor.execute(MAKE, [1])
             cursor.execute(FAILS, [0])
 
@@ -104,15 +104,15 @@ def test_what_fails_at_the_end_fails_before_commit():
 
 def test_a_statement_is_prepared_once_for_a_connection():
     for _ in range(3):
-        with transaction.atomic(), wire.cursor(ALL) as cursor:
+        with transaction.atomic(), flights.cursor(ALL) as cursor:
             cursor.execute(ECHO, ["a", 1])
-    assert prepared().count(wire.in_protocol(ECHO)[0].decode()) == 1
+    assert prepared().count(flights.in_protocol(ECHO)[0].decode()) == 1
 
 
 @override_settings(PREPARED_STATEMENTS=False)
 def test_behind_a_pooler_nothing_is_prepared():
     before = prepared()
-    with transaction.atomic(), wire.cursor(frozenset({"SELECT %s::text"})) as cursor:
+    with transaction.atomic(), flights.cursor(frozenset({"SELECT %s::text"})) as cursor:
         cursor.execute("SELECT %s::text", ["a"])
         assert cursor.fetchall() == [("a",)]
     assert prepared() == before
@@ -120,15 +120,15 @@ def test_behind_a_pooler_nothing_is_prepared():
 
 def test_one_that_is_gone_is_not_tried_by_its_name_again(monkeypatch):
     """As behind a pooler in transaction mode: the session is another one, without the name."""
-    monkeypatch.setattr(wire, "_POOLED", type(wire._POOLED)())
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    monkeypatch.setattr(flights, "_POOLED", type(flights._POOLED)())
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         cursor.execute(ECHO, ["a", 1])
     with connection.cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
     with pytest.raises(ProgrammingError) as gone:
         carry_out((ECHO, "a", 1))
     assert gone.value.__cause__.sqlstate in execute._TRY_AGAIN
-    with transaction.atomic(), wire.cursor(ALL) as cursor:
+    with transaction.atomic(), flights.cursor(ALL) as cursor:
         cursor.execute(ECHO, ["b", 1])
         assert cursor.fetchall() == [("b", 1)]
 
@@ -139,7 +139,7 @@ def test_a_connection_that_is_cut_is_told_so():
         (pid,) = cursor.fetchone()
 
     def cut_amid():
-        with transaction.atomic(), wire.cursor(ALL) as cursor:
+        with transaction.atomic(), flights.cursor(ALL) as cursor:
             cursor.execute(ECHO, ["a", 1])
             cursor.flush()
             other.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
@@ -156,7 +156,7 @@ def test_a_connection_that_is_cut_is_told_so():
 
 
 def test_its_time_is_counted_where_requests_look():
-    with spent.kept(record := spent.Spent()), transaction.atomic(), wire.cursor(ALL) as cursor:
+    with spent.kept(record := spent.Spent()), transaction.atomic(), flights.cursor(ALL) as cursor:
         cursor.execute(ECHO, ["a", 1])
         cursor.fetchall()
     assert record.db > 0
