@@ -12,7 +12,7 @@ from django.db import connection
 from django.template.loader import render_to_string
 
 from agentstate.live.hub import conninfo
-from agentstate.store import sessions
+from agentstate.store import plain, sessions
 from agentstate.store.commands import NewBudget
 from agentstate.store.minutes import TALLY
 from dashboard.queries import blockers
@@ -178,15 +178,23 @@ def test_a_session_carries_commands_only_while_it_does(fleet):
     pid = connection.connection.info.backend_pid
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        whole = execute._Batch.run
-
-        def look(batch, cursor):
-            seen.append([plan.run for plan in sessions.carried_by(pid)])
-            whole(batch, cursor)
-
-        patch.setattr(execute._Batch, "run", look)
+        for kind in (execute._Batch, plain.PlainBatch):
+            patch.setattr(kind, "run", looking(kind.run, lambda: carried(pid), seen))
         fleet.append("42")
-    assert (seen, sessions.carried_by(pid)) == ([["42"]], ())
+        fleet.move("42", "cancelled")
+    assert (seen, sessions.carried_by(pid)) == ([["42"], ["42"]], ())
+
+
+def carried(pid):
+    return [plan.run for plan in sessions.carried_by(pid)]
+
+
+def looking(run, look, seen):
+    def run_it(batch, cursor):
+        seen.append(look())
+        run(batch, cursor)
+
+    return run_it
 
 
 def test_a_ring_of_waiters_has_an_end():

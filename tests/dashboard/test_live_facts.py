@@ -18,6 +18,8 @@ from tests.dashboard.test_live_costs import parts
 from tests.dashboard.test_presence import looks
 from tests.store.asking import SENIOR, event
 
+pytestmark = [pytest.mark.long, pytest.mark.many]
+
 
 class Open:
     """An open page of one live part, as the browser refreshes it."""

@@ -177,7 +177,7 @@ def check_one_after_the_other(store, state, wanted):
 
 
 few = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
