@@ -122,7 +122,13 @@ def test_a_pid_file_with_the_number_of_another_program_does_not_stop_it(open_fol
         stranger.kill()
 
 
-@pytest.mark.parametrize("name", ["with space", "x" * 90, "ko,mma'quote"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "with space",
+        *(pytest.param(name, marks=pytest.mark.deep) for name in ("x" * 90, "ko,mma'quote")),
+    ],
+)
 def test_any_folder_will_do(open_folder, make_server, name):
     server = make_server(open_folder / name / "pg")
     with server.held(), connect(server) as session:

@@ -96,6 +96,7 @@ def test_several_first_starts_at_once_install_once(start, checkout):
 
 @pytest.mark.long
 @pytest.mark.many
+@pytest.mark.deep
 def test_a_venv_for_development_serves_as_well_and_a_newer_lock_is_installed(
     start, checkout, wheels
 ):
@@ -123,6 +124,7 @@ def test_a_package_with_another_hash_is_not_installed_and_why_is_told(start, che
 
 @pytest.mark.long
 @pytest.mark.many
+@pytest.mark.deep
 def test_a_venv_whose_python_is_gone_is_made_anew(start, checkout):
     assert outcome(start("demo"))[0] == 0
     (checkout / ".venv" / "bin" / "python").unlink()

@@ -49,7 +49,9 @@ def picture(page, name):
         page.screenshot(path=Path(PICTURES) / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.deep)]
+)
 def test_every_page_of_it_works_under_its_policy(some, open_window, theme, width):
     window = open_window("root", "admin", color_scheme=theme)
     page = window.page

@@ -79,7 +79,9 @@ def test_without_scripts_two_times_draw_the_same_part_and_another_cap_is_replaye
     expect(page.get_by_role("cell", name="bo: budget.cap-changed ticket-77/tokens")).to_be_visible()
 
 
-@pytest.mark.parametrize("colours", ["light", "dark", "forced"])
+@pytest.mark.parametrize(
+    "colours", ["light", pytest.param("dark", marks=pytest.mark.deep), "forced"]
+)
 def test_lines_and_marks_differ_without_colour(company, open_window, colours):
     more = {"forced_colors": "active"} if colours == "forced" else {"color_scheme": colours}
     page = open_window("bo", "senior", **more).page

@@ -144,7 +144,12 @@ def silent_sweeper(store, clock) -> Told:
     )
 
 
-STAGED = (dead_holder, frozen_holder, hot_run, dry_budget, silent_sweeper)
+STAGED = (
+    dead_holder,
+    frozen_holder,
+    dry_budget,
+    *(pytest.param(stage, marks=pytest.mark.deep) for stage in (hot_run, silent_sweeper)),
+)
 
 
 @pytest.mark.parametrize("stage", STAGED, ids=lambda stage: stage.__name__)

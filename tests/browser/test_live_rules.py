@@ -117,7 +117,8 @@ def test_a_panel_that_fails_is_late_alone(store, window):
     page.clock.install()
     page.goto("/runs/42")
     expect(chip(page)).to_have_attribute("data-state", "live")
-    page.route("**/runs/42/timeline*", lambda route: route.fulfill(status=500))
+    drawn = re.compile(r"/runs/42/(timeline|refresh\?.*\bdrawn=)")
+    page.route(drawn, lambda route: route.fulfill(status=500))
 
     for _ in range(70):
         page.clock.run_for(1_000)

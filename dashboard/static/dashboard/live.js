@@ -44,7 +44,8 @@ function addressOf(region) {
   const list = region.dataset.liveAfter && document.querySelector(region.dataset.liveAfter);
   if (list?.hasAttribute("data-follow")) address.searchParams.set("after", list.dataset.last);
   const beside = region.dataset.liveBeside && document.querySelector(region.dataset.liveBeside)?.closest("[data-live]");
-  if (beside && performance.now() - stateOf(beside).at > region.dataset.liveBesideEvery * 1000) address.searchParams.set("drawn", "1");
+  // One that fails takes only every other refresh with it.
+  if (beside && !stateOf(region).failures && performance.now() - stateOf(beside).at > region.dataset.liveBesideEvery * 1000) address.searchParams.set("drawn", "1");
   return address;
 }
 
