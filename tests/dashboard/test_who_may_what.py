@@ -41,6 +41,8 @@ from tests.dashboard.conftest import person
 from tests.dashboard.reading import Page
 from tests.store.asking import event, rows
 
+pytestmark = [pytest.mark.long, pytest.mark.many]  # addresses by the hundred, and all callers
+
 PATH = Path(settings.BASE_DIR) / "docs" / "access.md"
 PEOPLE = ("anonymous", "no role", *ROLES)
 # Beside one scope: what a call wants as well, once it knows what it is about.
