@@ -182,15 +182,30 @@ def _plain_first(
         for n, outcome in zip(places, done, strict=True):
             found[n] = outcome
     left = [n for n, outcome in enumerate(found) if outcome is None]
-    if left:
-        rest = _try([asks[n] for n in left], tried, lock_timeout=lock_timeout, tries=tries)
-        if rest is None and len(left) == len(asks):
-            return None
-        if rest is None:
-            rest = [_alone(asks[n]) for n in left]
-        for n, outcome in zip(left, rest, strict=True):
-            found[n] = outcome
+    if not left:
+        return cast("list[Outcome]", found)
+    batch = [asks[n] for n in left]
+    try:
+        rest = _try(batch, tried, lock_timeout=lock_timeout, tries=tries)
+    except Exception:
+        if len(left) == len(asks):
+            raise
+        # Whoever is told of a failure tries all of it again, and some of it is done.
+        log.exception("what was left of a batch failed; each goes by itself")
+        rest = None
+    if rest is None and len(left) == len(asks):
+        return None
+    for n, outcome in zip(left, rest or [_by_itself(ask) for ask in batch], strict=True):
+        found[n] = outcome
     return cast("list[Outcome]", found)
+
+
+def _by_itself(ask: Ask) -> Outcome:
+    """The same as `_alone`; what it raises is the outcome of this command and of no other."""
+    try:
+        return _alone(ask)
+    except Exception as failed:
+        return failed
 
 
 def _alone(ask: Ask) -> Outcome:

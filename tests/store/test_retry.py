@@ -4,14 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 
 from agentstate.store import audit
-from agentstate.store.commands import Appended, Charge, NewBudget
+from agentstate.store.asks import Ask
+from agentstate.store.commands import Append, Appended, Charge, NewBudget, Spend
 from agentstate.store.errors import Unavailable
-from agentstate.store.execute import TRIES, TRIES_OF_A_BATCH
+from agentstate.store.execute import TRIES, TRIES_OF_A_BATCH, execute_all
 from agentstate.store.minutes import TALLY
-from tests.store.asking import Asking, rows
+from tests.store.asking import FLEET, Asking, event, rows
 from tests.store.waiting import wait_until_blocked
 
 TRIPPED = """
@@ -112,4 +113,27 @@ def test_a_ring_of_locks_with_somebody_outside_is_left_and_the_write_comes_throu
 
     assert isinstance(done, Appended)
     assert (done.first_seq, done.spent[0].spent) == (2, 40)
+    assert audit.verify() == []
+
+
+def test_what_fails_after_plain_appends_of_its_batch_takes_none_of_them_back(store):
+    """They are committed by then: whoever tried the whole batch again would append them twice."""
+    store.create("42", budgets=(NewBudget(name="tokens", cap=10),))
+    run_script(
+        "CREATE FUNCTION break_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE 'nobody has met this before' USING ERRCODE = 'P0001'; END $$;"
+        "CREATE TRIGGER break_it BEFORE INSERT ON agentstate_budgetentry"
+        " FOR EACH ROW EXECUTE FUNCTION break_it();"
+    )
+    commands = (
+        Append(run="42", events=(event(),)),
+        Spend(run="42", charge=Charge(budget="tokens", amount=1)),
+    )
+    try:
+        done, failed = execute_all([Ask(command=command, by=FLEET) for command in commands])
+    finally:
+        run_script("DROP TRIGGER break_it ON agentstate_budgetentry; DROP FUNCTION break_it;")
+
+    assert (done.first_seq, type(failed)) == (2, ProgrammingError)
+    assert store.types("42") == ["run.created", "step.done"]
     assert audit.verify() == []

@@ -3,8 +3,8 @@
 # What is not plain after all is left out of the answer: who asked decides it in Python, where the
 # refusals are. The rows are locked first; each statement after that has a snapshot of its own, so
 # the clock and the rows are those under the lock. Of several for one run all are done or none.
-# `ahead` and the sums are those of rules/pacing.py and rules/deciding/runs.py. A loop over the asks
-# takes 130 µs for each, this 45: docs/decisions/0029. Settings: see rowsql.BEGIN.
+# `ahead` and the sums are those of rules/pacing.py and rules/deciding/runs.py. Why no loop over the
+# asks: docs/decisions/0029-hot-path.md. Settings: see rowsql.BEGIN.
 APPEND_PLAIN = """
 CREATE FUNCTION agentstate_append_plain(
     asks json, patience text, terminal text[], amount_max bigint, counters_max int, ahead interval
