@@ -57,6 +57,8 @@ DEADLINE_DIGITS = 8
 
 # Where wire.py leaves what it knows of a request beside ASGI; another server leaves nothing.
 CYCLE = "agentstate.cycle"
+# When its head was there, by time.monotonic().
+CAME_AT = "agentstate.came_at"
 # A larger body may have stopped the reading of the connection until it is taken.
 SHORT_BODY_BYTES = 60_000
 
@@ -161,7 +163,7 @@ class Bridge:
     async def __call__(
         self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        came_at = time.monotonic()
+        came_at = _came_at(scope)
         body = _Body(self)
         try:
             self.gate.check(kind_of(scope["method"], scope["path"]))
@@ -197,7 +199,7 @@ class Bridge:
         `then` is called once, later: with the answer, or with None when nothing was done and it
         goes the long way after all.
         """
-        came_at = time.monotonic()
+        came_at = _came_at(scope)
         if self._shortcut is None or scope["root_path"]:
             return False
         found = self._shortcut.find(scope)
@@ -407,6 +409,11 @@ class _Body:
         self._pieces.clear()
         self._bridge.held_bytes -= self.size
         self.size = 0
+
+
+def _came_at(scope: HTTPScope) -> float:
+    came_at: float = scope.get(CAME_AT) or time.monotonic()  # type: ignore[assignment]
+    return came_at
 
 
 def _body_there(scope: HTTPScope) -> bytes | None:

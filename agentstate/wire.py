@@ -9,6 +9,7 @@ beyond is refused as every other request is, as problem+json with a request id.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, cast
@@ -21,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from agentstate.bridge import (
+    CAME_AT,
     CYCLE,
     SHORT_BODY_BYTES,
     AtOnce,
@@ -99,6 +101,7 @@ class Wire(HttpToolsProtocol):
             if refused is not None:
                 self._refuse(refused)
             return
+        self.scope[CAME_AT] = time.monotonic()  # type: ignore[literal-required]
         super().on_headers_complete()
         # What the bridge need not wait for: a body that is there, a client that reads.
         self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]

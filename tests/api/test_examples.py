@@ -21,8 +21,8 @@ from django.conf import settings
 from django.db import connection
 from django.urls import resolve
 
-from agentstate import prepare, store
-from agentstate.api import examples
+from agentstate import prepare
+from agentstate.api import examples, shortcuts
 from agentstate.api.examples import Example
 from agentstate.api.problems import kinds
 from agentstate.api.runs import LINES
@@ -807,17 +807,19 @@ def what_is_over(story: Story, clock: Any) -> None:
 def faults(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can bring these about on purpose; each is raised where it is raised in earnest."""
     appended = ("POST", "/runs/43/events", {"events": [{"type": "a", "id": "e-7"}]})
-    with raising(monkeypatch, store, "execute", errors.OutcomeUnknown(retry_after_ms=1_000)):
+    with raising(
+        monkeypatch, shortcuts, "try_together", errors.OutcomeUnknown(retry_after_ms=1_000)
+    ):
         story.refused("outcome-unknown", "The connection broke during COMMIT", *appended)
     gone = errors.Unavailable("the database cannot be reached or is busy")
-    with raising(monkeypatch, store, "execute", gone):
+    with raising(monkeypatch, shortcuts, "try_together", gone):
         story.refused("unavailable", "The database is away", *appended)
-    with raising(monkeypatch, store, "execute", errors.Overloaded()):
+    with raising(monkeypatch, shortcuts, "try_together", errors.Overloaded()):
         story.refused("overloaded", "More requests than can be answered in time", *appended)
     often = errors.RateLimited(
         "this key may call 50 times a second", retry_after_ms=1_000, per_second=50
     )
-    with raising(monkeypatch, store, "execute", often):
+    with raising(monkeypatch, shortcuts, "try_together", often):
         story.refused("rate-limited", "More calls than the site allows this key", *appended)
     with raising(monkeypatch, reads, "run", ZeroDivisionError("ours")):
         story.refused("internal", "A fault of ours", "GET", "/runs/43")

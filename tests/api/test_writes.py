@@ -82,6 +82,7 @@ def test_a_request_whose_first_try_still_runs_is_told_to_come_again(transactiona
         answer = api.append("42", Idempotency_Key="k")
         assert answer.refused == (409, "idempotency-in-flight")
         assert (answer["retry"], answer.headers["Retry-After"]) == ("same-request", "1")
+        first_try.rollback()
     finally:
         first_try.close()
     assert api.append("42", Idempotency_Key="k").status == 201

@@ -4,7 +4,7 @@ import pytest
 from django.db import IntegrityError
 
 from agentstate import store as the_store
-from agentstate.store import Ask, audit
+from agentstate.store import Ask, Circumstances, audit
 from agentstate.store.commands import (
     Append,
     Appended,
@@ -39,7 +39,12 @@ def test_a_composite_command_that_is_refused_in_its_middle_leaves_the_others_as_
         Patch(run="42", notes="done"),
     ]
 
-    told = the_store.execute_all([Ask(command=command, by=FLEET) for command in commands])
+    asks = [Ask(command=command, by=FLEET) for command in commands]
+    # With a key it is no plain append, which would go before all others.
+    keyed = Circumstances(idempotency_key="k", fingerprint=b"f")
+    asks[4] = Ask(command=commands[4], by=FLEET, under=keyed)
+
+    told = the_store.execute_all(asks)
 
     assert isinstance(told[2], IllegalTransition)
     assert (told[0].last_seq, told[4].first_seq, told[5].version) == (2, 3, 4)

@@ -71,7 +71,7 @@ def test_a_batch_has_at_most_200_commands_and_4_mib(monkeypatch):
     busy = Busy()
     busy.bring(12)
     assert busy.batches == [1, 5, 5, 1]
-    monkeypatch.setattr(lanes, "BATCH_BYTES", lanes.weight(asked()) * 3)
+    monkeypatch.setattr(lanes, "BATCH_BYTES", lanes.weight(asked().command) * 3)
     busy = Busy()
     busy.bring(8)
     assert max(busy.batches) == 3
