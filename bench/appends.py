@@ -55,7 +55,7 @@ def report(options: Options) -> Report:
                 }
                 for writers in WRITERS
             })  # fmt: skip
-        check(home)
+        check()
     return told(turns)
 
 
@@ -66,7 +66,7 @@ def kinds() -> list[str]:
     return [kind for kind in KINDS if "aexecute" not in kind or hasattr(store, "aexecute")]
 
 
-def check(home: str) -> None:
+def check() -> None:
     """Raises ValueError if the store does not add up after all that."""
     from agentstate.store import audit
 

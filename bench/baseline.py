@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.turns import Measured
 
@@ -17,6 +19,7 @@ TEXT = "The failing test builds its window from the local time zone, so it only 
 DATA = json.dumps({"model": "large-2", "thought": TEXT[:230], "tokens": {"in": 4096, "out": 212}})
 UNIT = "pgbench INSERT"
 RUNS = 1_000
+ASKED_AT_ONCE = 200  # as many as the store takes
 _SCRIPT = """\\set run random(1, :runs)
 INSERT INTO bench_event (run, data) VALUES (:run, '{data}');
 """
@@ -61,14 +64,27 @@ def pgbench(script: Path, clients: int, seconds: int, runs: int = RUNS) -> Measu
 
 
 def make_runs(count: int = RUNS) -> list[tuple[str, int]]:
-    """Runs that are held for a day, each with its token."""
+    """Runs that are held for a day by the key `bench`, each with its token."""
     from agentstate.store.commands import AcquireLease, CreateRun
-    from bench.budget_slots import ask
 
-    made = []
-    for number in range(count):
-        key = f"r-{number}"
-        ask(CreateRun(key=key, task="bench"))
-        lease = ask(AcquireLease(unit=f"run:{key}", owner="bench", ttl_seconds=86_400))
-        made.append((key, lease.token))
-    return made
+    keys = [f"r-{number}" for number in range(count)]
+    ask_all([CreateRun(key=key, task="bench") for key in keys])
+    leases = ask_all(
+        [AcquireLease(unit=f"run:{key}", owner="bench", ttl_seconds=86_400) for key in keys]
+    )
+    return [(key, lease.token) for key, lease in zip(keys, leases, strict=True)]
+
+
+def ask_all(commands: Sequence[Any]) -> list[Any]:
+    """Their results; raises what the first that was refused was told."""
+    from agentstate import store
+    from agentstate.store.callers import SCOPES, Caller
+
+    by, done = Caller(kind="key", name="bench", scopes=frozenset(SCOPES)), []
+    for first in range(0, len(commands), ASKED_AT_ONCE):
+        some = commands[first : first + ASKED_AT_ONCE]
+        done += store.execute_all([store.Ask(command=one, by=by) for one in some])
+    for outcome in done:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return done

@@ -165,7 +165,9 @@ def alone(argv: Sequence[str]) -> int:
     asked.add_argument("--rounds", type=int, default=Options().rounds)
     asked.add_argument("--home", type=Path)
     chosen = asked.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever started us in the background may have had SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     module: Any = importlib.import_module(f"bench.{chosen.name}")
     report: Report = module.report(
         Options(quick=chosen.quick, rounds=chosen.rounds, home=chosen.home)
