@@ -16,7 +16,6 @@ import json
 import os
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -177,19 +176,7 @@ async def tasks(runs: list[tuple[str, int]], writers: int, seconds: float) -> To
 
     aexecute: Any = store.aexecute  # type: ignore[attr-defined]
     by = Caller(kind="key", name="bench", scopes=frozenset(SCOPES))
-    took: list[int] = []
-    began = time.perf_counter()
-    until = began + seconds
-
-    async def write() -> None:
-        while (at := time.perf_counter()) < until:
-            await aexecute(append_to(runs), by=by)
-            took.append(int((time.perf_counter() - at) * 1e6))
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(writers):
-            group.create_task(write())
-    return len(took), time.perf_counter() - began, took
+    return await crew.in_tasks(writers, seconds, lambda: aexecute(append_to(runs), by=by))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ processes share a machine.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -135,6 +136,23 @@ def in_threads(
     if failed:
         raise failed[0]
     return sum(counts), time.perf_counter() - began, _joined(took)
+
+
+async def in_tasks(callers: int, seconds: float, call: Callable[[], Awaitable[Any]]) -> Told:
+    """So many tasks of the running loop that call one after the other, a thing a call."""
+    took: list[int] = []
+    began = time.perf_counter()
+    until = began + seconds
+
+    async def go() -> None:
+        while (at := time.perf_counter()) < until:
+            await call()
+            took.append(int((time.perf_counter() - at) * 1e6))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(callers):
+            group.create_task(go())
+    return len(took), time.perf_counter() - began, took
 
 
 def _joined(took: Sequence[Sequence[int]]) -> list[int]:

@@ -149,11 +149,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def environment() -> dict[str, str]:
     """Without anything that leads to somebody's database, broker or home."""
     left_out = ("DATABASE_URL", "CELERY_BROKER_URL")
-    return {
+    kept = {
         name: value
         for name, value in os.environ.items()
         if name not in left_out and (not name.startswith("AGENTSTATE_") or name in KEPT_SETTINGS)
     }
+    return kept | {"AGENTSTATE_LOG_LEVEL": "WARNING"}  # each retry would be a line
 
 
 def alone(argv: Sequence[str]) -> int:
