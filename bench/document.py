@@ -100,8 +100,9 @@ def pictures(flames: Mapping[str, str]) -> list[str]:
     told = [f"![{what}](img/flames/{name})\n\n{what}" for name, what in flames.items()]
     return [
         "## Where the time goes",
-        "`./run bench flames` (py-spy, the web process or the writer; what is narrower than a"
-        " two-hundredth is left out). Width is time.",
+        "`./run bench flames`: py-spy looks 250 times a second at the thread that holds Python's"
+        " lock. Width is its time; a frame stands on what called it; what is narrower than a"
+        " two-hundredth is left out. Waiting, also for PostgreSQL, is not in it.",
         *told,
     ]
 
