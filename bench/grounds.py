@@ -1,8 +1,8 @@
 """What the benchmarks of a whole site stand on: a process apart, a site in a folder, its memory.
 
 Django reads its settings once in a process. So whatever needs a site of its own runs in a process
-of its own (`apart`) and tells what it found as JSON; Ctrl-C reaches it as well, and it ends what it
-started before its parent goes on.
+of its own (`apart`) and tells what it found as JSON. It ends what it started when its parent is
+interrupted, or gone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from agentstate.cli.output import progress
+from agentstate.cli.site import INTERRUPTED
 
 ROOT = Path(__file__).resolve().parent.parent
-END_SECONDS = 60.0  # for a process apart to stop its site after Ctrl-C
+END_SECONDS = 35.0  # for a process apart to stop its site
 
 
 # --- a process apart ------------------------------------------------------------------------------
@@ -37,11 +39,16 @@ def apart(part: Callable[..., Any], /, **asked: Any) -> Any:
     is asked and what comes back go by way of JSON. Raises RuntimeError when it failed."""
     name = f"{part.__module__}:{part.__name__}"
     command = [sys.executable, "-m", "bench.grounds", name, json.dumps(asked)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+    # In a session of its own it is not met by the terminal's Ctrl-C: it ends when its input does,
+    # however this process goes.
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, start_new_session=True) as child:  # fmt: skip
+        assert child.stdin is not None
+        assert child.stdout is not None
         try:
-            told, _ = child.communicate()
+            told = child.stdout.read()
         except BaseException:
-            child.send_signal(signal.SIGINT)
+            child.stdin.close()
             try:
                 child.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
@@ -54,9 +61,20 @@ def apart(part: Callable[..., Any], /, **asked: Any) -> Any:
 
 def main() -> None:
     where, asked = sys.argv[1:]
+    threading.Thread(target=interrupt_at_end, daemon=True).start()
     module, _, name = where.partition(":")
-    told = getattr(importlib.import_module(module), name)(**json.loads(asked))
+    try:
+        told = getattr(importlib.import_module(module), name)(**json.loads(asked))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     print(json.dumps(told), flush=True)
+
+
+def interrupt_at_end() -> None:
+    """As Ctrl-C once the input is over: whoever asked is gone, or wants no answer."""
+    while os.read(sys.stdin.fileno(), 1_024):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 # --- a site ---------------------------------------------------------------------------------------
@@ -112,6 +130,7 @@ def site(*, background: bool) -> Iterator[Ground]:
         # It would only note a signal, for a loop that nobody turns here.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)  # once it is being stopped
         web = supervisor.add(parts.web_child(listener))
         parts.wait_for_web(supervisor, web, url)
         for child in parts.background_children() if background else ():
