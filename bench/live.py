@@ -244,9 +244,13 @@ def report(options: Options) -> Report:
 
 def measure(*, quick: bool, rounds: int) -> dict[str, Any]:
     """In a process of its own."""
+    return measure_with(**asdict(Sizes(60, 3, 2, 1) if quick else Sizes(PAGES, 30, 6, rounds)))
+
+
+def measure_with(**asked: Any) -> dict[str, Any]:
     from bench.torture.trial import move_in
 
-    sizes = Sizes(60, 3, 2, 1) if quick else Sizes(PAGES, 30, 6, rounds)
+    sizes = Sizes(**asked)
     with grounds.folder(None) as where:
         move_in(Path(where))
         with grounds.site(background=True) as ground:
