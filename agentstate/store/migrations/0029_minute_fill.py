@@ -8,7 +8,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("agentstate", "0027_append_plain")]
+    dependencies = [("agentstate", "0028_append_events")]
 
     operations = [
         migrations.RunSQL(
