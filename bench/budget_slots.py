@@ -39,7 +39,7 @@ def django_on(home: str) -> None:
 
 
 @contextmanager
-def scratch_server(*, flush_ms: int) -> Iterator[str]:
+def scratch_server(*, flush_ms: int, max_connections: int = 150) -> Iterator[str]:
     """A server and a folder of its own, gone at the end."""
     with tempfile.TemporaryDirectory(prefix="agentstate-bench-") as home:
         # The server's own user must get in, which is not root.
@@ -51,8 +51,9 @@ def scratch_server(*, flush_ms: int) -> Iterator[str]:
         from agentstate.embedded import DURABLE, EmbeddedPostgres
         from agentstate.prepare import prepare
 
-        slow = {"commit_delay": str(flush_ms * 1_000), "commit_siblings": "0"}
-        server = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres", settings=DURABLE | slow)
+        own = {"commit_delay": str(flush_ms * 1_000), "commit_siblings": "0"}
+        own["max_connections"] = str(max_connections)
+        server = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres", settings=DURABLE | own)
         with server.held():
             prepare()
             try:

@@ -36,13 +36,15 @@ TASKS = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything. minute_rows: in each minute of the last minute_days."""
+    """How much of everything. minute_rows: in each minute of the last minute_days. long: of the
+    run with so many more events, none if it is 0."""
 
     runs: int = 1_000_000
     events: int = 20
     days: int = 30
     minute_days: int = 2
     minute_rows: int = 40
+    long: int = LONG_EVENTS
 
     @property
     def live(self) -> int:
@@ -236,7 +238,7 @@ def fill(size: Size) -> bool:
         # What a measurement made itself has no key like ours.
         cursor.execute("SELECT count(*) FROM agentstate_run WHERE key LIKE 'run-%%' OR key = %s",
                        [LONG_RUN])  # fmt: skip
-        if (there := cursor.fetchone()[0]) == size.runs + 1:
+        if (there := cursor.fetchone()[0]) == size.runs + (size.long > 0):
             return False
         if there:
             raise ValueError(f"there are {there} runs already; take another folder")
@@ -290,18 +292,20 @@ def fill_runs(cursor: Any, now: Any, size: Size) -> int:
 
 
 def fill_long(cursor: Any, now: Any, size: Size, position: int) -> None:
-    """The run of 100,000 events, in appends of 500, and where the feed has come to."""
+    """The run of 100,000 events, in appends of 500, and how far the feed has come."""
     cursor.execute(
         "INSERT INTO agentstate_feedhead (id, position, moved_at) VALUES (1, %s, %s)"
         " ON CONFLICT (id) DO UPDATE SET position = excluded.position",
         [position, now],
     )
+    if not size.long:
+        return
     from tests.store.asking import Asking, event
 
     store = Asking()
     store.create(LONG_RUN, task="a long one")
     token = store.hold(LONG_RUN, "worker-1", ttl_seconds=21_600).token
-    for first in range(0, LONG_EVENTS, LONG_BATCH):
+    for first in range(0, size.long, LONG_BATCH):
         said = [{"tool": "bash", "step": n} for n in range(first, first + LONG_BATCH)]
         store.append(LONG_RUN, [event("tool.called", one) for one in said], fence=token)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentstate import env
-from agentstate.cli import bundles, checks, drill, people, records, site, torture
+from agentstate.cli import benchmarks, bundles, checks, drill, people, records, site, torture
 from agentstate.cli.output import CommandFailure, progress
 
 ABOUT = """\
@@ -90,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     add_torture(commands)
     add_fuzz(commands)
     add_drill(commands)
+    add_bench(commands)
     add_passed_on(commands)
     return top
 
@@ -244,6 +245,28 @@ def add_drill(commands: Commands) -> None:
                         help="a site that runs: who we are is in AGENTSTATE_KEY, AGENTSTATE_USER "
                              "and AGENTSTATE_PASSWORD")  # fmt: skip
     staged.set_defaults(command=drill.drill)
+
+
+def add_bench(commands: Commands) -> None:
+    about = "measure this machine: the store, the API and peers, against PostgreSQL's own INSERT"
+    asked = commands.add_parser(
+        "bench", help=about,
+        description="On scratch sites that are removed afterwards. Contenders take turns, so only "
+        "the ratios within one run mean anything; the machine should have nothing else to do. "
+        "Prints tables, keeps them in bench/results and writes docs/benchmarks.md.",
+    )  # fmt: skip
+    asked.add_argument("names", nargs="*", metavar="NAME",
+                       help="which (default all); `flames` makes pictures of paths")  # fmt: skip
+    asked.add_argument("--quick", action="store_true",
+                       help="one round of short turns: does it work, not how fast")  # fmt: skip
+    asked.add_argument("--rounds", type=whole(1, 100), default=5, metavar="N",
+                       help="how often each contender has its turn (default 5)")  # fmt: skip
+    asked.add_argument("--home", type=Path, metavar="FOLDER",
+                       help="large stores stay here for the next time")  # fmt: skip
+    asked.add_argument("--list", action="store_true", help="which there are")
+    asked.add_argument("--render", action="store_true",
+                       help="measure nothing; write the page anew from what is kept")  # fmt: skip
+    asked.set_defaults(command=benchmarks.bench)
 
 
 def add_fuzz(commands: Commands) -> None:

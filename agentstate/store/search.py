@@ -26,6 +26,9 @@ from agentstate.store.models import Budget, Lease, Refusal, Run
 from agentstate.store.states import Status
 
 SEARCHED_RUNS = 8_000
+# Runs of one status lie apart: each is a page of the table by itself, and so is what is looked up
+# of it. 5,000 failed ones with their budgets took 42 ms of a million runs, 1.4 s from the disk.
+SEARCHED_APART = 2_000
 HOLDERS_MAX = 500
 TAGGED_MAX = 2_000
 # Shorter words have no three letters to look up: they are looked for where a word begins.
@@ -88,7 +91,8 @@ def edge(
     for clause in cheap.clauses:
         listed = listed.filter(_clause_condition(clause, now))
     order = ("created_at", "id") if newer else ("-created_at", "-id")
-    step = runs or SEARCHED_RUNS
+    is_apart = any(clause.field == "status" for clause in cheap.clauses)
+    step = runs or (min(SEARCHED_APART, SEARCHED_RUNS) if is_apart else SEARCHED_RUNS)
     return listed.only("id", "created_at").order_by(*order)[step - 1 : step].first()
 
 

@@ -84,6 +84,22 @@ def test_a_search_without_an_index_says_how_far_it_came_and_goes_on(
     assert not [link for link in third.links if "after=" in link]
 
 
+def test_a_search_among_runs_of_a_status_takes_shorter_steps(
+    store, still_clock, viewer, monkeypatch
+):
+    monkeypatch.setattr(search, "SEARCHED_APART", 3)
+    for number in range(5):
+        store.create(f"r-{number}", attrs=RawJSON(f'{{"n": {number}}}'))
+        store.move(f"r-{number}", "cancelled")
+        still_clock.advance(seconds=1)
+
+    first = show(viewer, q="status:cancelled attr.n:1")
+    second = Page(viewer.get("/runs" + first.link("after=")))
+
+    assert (first.rows(), second.rows()) == ([], ["r-1"])
+    assert show(viewer, q="attr.n:1").rows() == ["r-1"]
+
+
 def test_a_list_of_many_tagged_or_held_runs_is_the_same_as_one_of_few(
     three, store, viewer, monkeypatch
 ):

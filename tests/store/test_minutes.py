@@ -1,6 +1,7 @@
 """What happened in a minute, added up beside the writes and never in their way."""
 
 import pytest
+from django.db import transaction
 
 from agentstate.store import minutes
 from agentstate.store.errors import LeaseHeld, SeqConflict, StaleFence
@@ -76,3 +77,22 @@ def test_the_movers_thread_writes_them(store):
     with moving_the_feed():
         store.create("42")
         wait_for(lambda: rows("SELECT count(*) FROM agentstate_minute") == [(1,)])
+
+
+def test_counts_of_a_minute_that_runs_are_added_in_place(clock):
+    def count_each():
+        for number in range(100):
+            TALLY.add(
+                at=clock.now, run_key=f"r-{number}", operation="append", worker="a worker's name",
+                outcome="ok", attempt=1, latency_ms=3,
+            )  # fmt: skip
+        TALLY.write()
+
+    with transaction.atomic():  # the statistics of one that is open are those of this session alone
+        for _ in range(2):
+            count_each()
+        updates = rows(
+            "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables"
+            " WHERE relname = 'agentstate_minute'"
+        )
+    assert updates == [(100, 100)]
