@@ -44,7 +44,7 @@ def page(
     parts += goals(results)
     for kept in results:
         parts += section(kept, notes.get(kept.name, ""))
-    parts += not_reached(results)
+    parts += not_reached(results, notes)
     if flames:
         parts += pictures(flames)
     return "\n\n".join(parts) + "\n"
@@ -52,7 +52,14 @@ def page(
 
 def goals(results: Sequence[Kept]) -> list[str]:
     rows = [
-        (link(kept), goal.what, goal.asked, goal.found, "yes" if goal.reached else "**no**")
+        (
+            link(kept),
+            goal.what,
+            goal.asked,
+            goal.found,
+            kept.before.get(goal.what, ""),
+            "yes" if goal.reached else "**no**",
+        )
         for kept in results
         for goal in kept.report.goals
     ]
@@ -61,8 +68,8 @@ def goals(results: Sequence[Kept]) -> list[str]:
     reached = sum(row[-1] == "yes" for row in rows)
     return [
         "## Goals",
-        f"{reached} of {len(rows)} reached. Those of a quick run are told as such.",
-        table(("benchmark", "what", "asked", "found", "reached"), rows),
+        f"{reached} of {len(rows)} reached. *Found before*: by the full run before that one.",
+        table(("benchmark", "what", "asked", "found", "found before", "reached"), rows),
     ]
 
 
@@ -85,15 +92,19 @@ def section(kept: Kept, note: str) -> list[str]:
     return [*parts, note] if note else parts
 
 
-def not_reached(results: Sequence[Kept]) -> list[str]:
+def not_reached(results: Sequence[Kept], notes: Mapping[str, str]) -> list[str]:
     lines = [
         f"- {link(kept)}: {goal.what}: asked {goal.asked}, found {goal.found}."
-        + (f" {goal.why}" if goal.why else "")
+        + (f" {why}" if (why := goal.why or tried(kept, notes)) else "")
         for kept in results
         for goal in kept.report.goals
         if not goal.reached
     ]
     return ["## What did not reach its goal", "\n".join(lines)] if lines else []
+
+
+def tried(kept: Kept, notes: Mapping[str, str]) -> str:
+    return "What was tried stands in its section." if kept.name in notes else ""
 
 
 def pictures(flames: Mapping[str, str]) -> list[str]:

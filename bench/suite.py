@@ -17,10 +17,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,12 @@ def command_of(name: str, options: Options) -> str:
 def keep(kept: Kept, folder: Path = document.RESULTS) -> bool:
     """Write it down, unless it is a quick one and there is a full one. Whether it was written."""
     file = folder / f"{kept.name}.json"
-    if kept.quick and file.exists() and not read_kept(file.read_text()).quick:
-        progress(f"{kept.name}: the full run that is kept stays; a quick one is not kept beside it")
-        return False
+    former = read_kept(file.read_text()) if file.exists() else None
+    if former is not None and not former.quick:
+        if kept.quick:
+            progress(f"{kept.name}: the full run that is kept stays; a quick one is not kept")
+            return False
+        kept = replace(kept, before={goal.what: goal.found for goal in former.report.goals})
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(write_kept(kept))
     return True
@@ -124,7 +128,7 @@ def run_alone(name: str, options: Options, answer: Path) -> int:
     words += ["--home", str(options.home)] if options.home else []
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.suite", name, str(answer), *words],
-        cwd=ROOT, env=environment(), start_new_session=True,
+        cwd=ROOT, env=environment(), start_new_session=True, stdin=subprocess.PIPE,
     )  # fmt: skip
     try:
         return process.wait()
@@ -147,8 +151,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Without anything that leads to somebody's database, broker or home."""
-    left_out = ("DATABASE_URL", "CELERY_BROKER_URL")
+    """Without anything that leads to somebody's database, broker or home, or to other settings."""
+    left_out = ("DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE")
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -169,6 +173,7 @@ def alone(argv: Sequence[str]) -> int:
     # Whoever started us in the background may have had SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    threading.Thread(target=end_with_parent, daemon=True).start()
     module: Any = importlib.import_module(f"bench.{chosen.name}")
     report: Report = module.report(
         Options(quick=chosen.quick, rounds=chosen.rounds, home=chosen.home)
@@ -178,6 +183,12 @@ def alone(argv: Sequence[str]) -> int:
     told = {"report": asdict(report), "versions": versions()}
     chosen.answer.write_text(json.dumps(told))
     return 0
+
+
+def end_with_parent() -> None:
+    """Our input ends when whoever started us does, also by SIGKILL."""
+    os.read(0, 1)  # not by sys.stdin, whose lock the end of Python would wait for
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def versions() -> dict[str, str]:

@@ -35,8 +35,8 @@ def test_what_is_kept_is_read_as_it_was_told():
 
 def test_the_page_has_each_goal_and_says_which_was_not_reached_and_why():
     page = document.page([KEPT], {"how": "Ratios.", "appends": "Tried: more threads."})
-    assert "| [appends](#appends) | append | ≥ 0.3 | 0.41 | yes |" in page
-    assert "| [appends](#appends) | tail | < 10 | 12 | **no** |" in page
+    assert "| [appends](#appends) | append | ≥ 0.3 | 0.41 |  | yes |" in page
+    assert "| [appends](#appends) | tail | < 10 | 12 |  | **no** |" in page
     assert "1 of 2 reached" in page
     assert page.index("Ratios.") < page.index("## Goals") < page.index("Tried: more threads.")
     assert page.endswith("tail: asked < 10, found 12. The disk is shared.\n")
@@ -51,6 +51,22 @@ def test_a_quick_run_is_told_as_such_and_takes_no_full_ones_place(tmp_path):
     assert suite.keep(KEPT, tmp_path)
     assert not suite.keep(quick, tmp_path)
     assert document.read_results(["appends", "http"], tmp_path) == [KEPT]
+
+
+def test_a_second_full_run_shows_what_the_first_one_found(tmp_path):
+    suite.keep(KEPT, tmp_path)
+    found = tuple(replace(goal, found=f"again {goal.found}") for goal in KEPT.report.goals)
+    suite.keep(replace(KEPT, report=replace(KEPT.report, goals=found)), tmp_path)
+    page = document.page(document.read_results(["appends"], tmp_path), {})
+    assert "| append | ≥ 0.3 | again 0.41 | 0.41 | yes |" in page
+
+
+def test_what_was_not_reached_leads_to_what_was_tried():
+    silent = replace(KEPT.report.goals[1], why="")
+    kept = replace(KEPT, report=replace(KEPT.report, goals=(silent,)))
+    assert document.page([kept], {}).endswith("found 12.\n")
+    page = document.page([kept], {"appends": "Tried: more threads."})
+    assert page.endswith("found 12. What was tried stands in its section.\n")
 
 
 def test_a_row_with_a_cell_too_few_is_refused():
