@@ -1,8 +1,9 @@
 """In milliseconds: calls at a moderate load over stores of three sizes, and 500 workers at once.
 
-Each size is a site of its own with Celery, filled as `bench.filled` does, in a process apart; the
-largest in the folder that is given, if there is one. Of an answer two times are told: what the
-server says of itself (`Server-Timing`, total, with its queue), and what the caller waited.
+Each size is a site of its own, filled as `bench.filled` does, in a process apart; the largest in
+the folder that is given, if there is one. Celery does not run: of weeks that were filled at once it
+would delete what is old all the while. Of an answer two times are told: what the server says of
+itself (`Server-Timing`, total, with its queue), and what the caller waited.
 
 1. So many calls a second, evenly: of four appends an acquire and a release of a free unit, and two
    reads of a run that is long over. Each begins at its time, whatever the others do.
@@ -182,7 +183,7 @@ def measure(
     wanted = Plan(**plan)
     with grounds.folder(home) as where:
         move_in(Path(where))
-        with grounds.site(background=True) as ground:
+        with grounds.site(background=False) as ground:
             filled.fill(filled.Size(runs=runs, events=events, minute_days=0, long=long))
             mark = f"calm-{int(time.time())}"
             held = grounds.make_held(HELD, prefix=mark, key_name=ground.key_name)

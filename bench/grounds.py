@@ -174,7 +174,7 @@ def make_held(
     return made
 
 
-# --- memory ---------------------------------------------------------------------------------------
+# --- memory and processor -------------------------------------------------------------------------
 
 
 def memory_kb(pid: int) -> float:
@@ -200,6 +200,15 @@ def memory_kb(pid: int) -> float:
 def memory_of_server_kb(postmaster: int) -> float:
     """The same of the database's server, all its processes together."""
     return memory_kb(postmaster) + sum(memory_kb(pid) for pid in children_of(postmaster))
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has computed so far. NaN where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return math.nan
 
 
 def children_of(pid: int) -> list[int]:

@@ -130,10 +130,13 @@ def sessions_of(ground: Ground, count: int) -> list[str]:
 
 @dataclass(slots=True)
 class Heard:
-    """Milliseconds from a commit to the hint of it, by kind of page; missed: that never came."""
+    """Milliseconds from a commit to the hint of it, by kind of page; missed: that never came.
+    hints: sent in all; load: of the web process meanwhile, as a part of a core."""
 
     took: dict[str, list[float]] = field(default_factory=dict)
     missed: int = 0
+    hints: int = 0
+    load: float = math.nan
 
 
 def append_body(n: int) -> dict[str, Any]:
@@ -166,11 +169,14 @@ async def commit(
 
 
 def latency(ground: Ground, pages: OpenPages, held: list[tuple[str, int]], seconds: float) -> Heard:
-    pages.take()
+    before = pages.take()["hints"]
+    busy, began = grounds.processor_seconds(ground.web), time.monotonic()
     commits = asyncio.run(commit(ground, held, seconds))
+    busy = grounds.processor_seconds(ground.web) - busy
+    found, counted = Heard(load=busy / (time.monotonic() - began)), Counter[tuple[str, int]]()
     time.sleep(SETTLE_SECONDS)
     told = pages.take()
-    found, counted = Heard(), Counter[tuple[str, int]]()
+    found.hints = sum(told["hints"].values()) - sum(before.values())
     for kind, heard in told["heard"].items():
         times = found.took.setdefault(kind, [])
         for run, seq, at in heard:
@@ -258,7 +264,7 @@ def measure_with(**asked: Any) -> dict[str, Any]:
             sessions = sessions_of(ground, math.ceil(sizes.pages / PER_PERSON))
             keys = [key for key, _ in held[:WATCHED]]
             with open_pages(ground, keys, sessions, WARM_PAGES) as pages:
-                latency(ground, pages, held[:WATCHED], 2)
+                few = latency(ground, pages, held[:WATCHED], 3 if sizes.rounds == 1 else 10)
             time.sleep(SETTLE_SECONDS)
             memory = [grounds.memory_kb(ground.web)]
             with open_pages(ground, keys, sessions, sizes.pages) as pages:
@@ -270,10 +276,12 @@ def measure_with(**asked: Any) -> dict[str, Any]:
                 if pages.closed:
                     raise RuntimeError(f"pages were closed: {dict(pages.closed)}")
             found = rates(ground, held, sessions, sizes)
-    return asdict(told(sizes, heard, memory, found))
+    return asdict(told(sizes, few, heard, memory, found))
 
 
-def told(sizes: Sizes, heard: Heard, memory: list[float], found: dict[str, list[float]]) -> Report:
+def told(
+    sizes: Sizes, few: Heard, heard: Heard, memory: list[float], found: dict[str, list[float]]
+) -> Report:
     times = heard.took
     everywhere = [one for took in times.values() for one in took]
     hints = Table(
@@ -297,6 +305,9 @@ def told(sizes: Sizes, heard: Heard, memory: list[float], found: dict[str, list[
             (f"{sizes.pages} open, nothing said", f"{memory[1] / 1024:.1f}", f"{each[0]:.0f}"),
             ("after the hints above", f"{memory[2] / 1024:.1f}", f"{each[1]:.0f}"),
         ),
+        note=f"With {COMMITS_PER_SECOND:g} commits a second it was at work for {few.load:.0%} of a"
+        f" core with {WARM_PAGES} pages, {few.hints:,} hints, and for {heard.load:.0%} with"
+        f" {sizes.pages}, {heard.hints:,} hints in {sizes.latency_seconds:g} s.",
     )
     ratios = [b / a for a, b in zip(found["without"], found["with"], strict=True)]
     writers = Table(

@@ -230,9 +230,13 @@ def report(options: Options) -> Report:
 
 def measure(*, quick: bool) -> dict[str, Any]:
     """In a process of its own."""
+    return measure_with(**asdict(Plan(2, 18, 3, 6) if quick else Plan(20, 1_800, 60, 300)))
+
+
+def measure_with(**asked: Any) -> dict[str, Any]:
     from bench.torture.trial import move_in
 
-    plan = Plan(2, 18, 3, 6) if quick else Plan(20, 1_800, 60, 300)
+    plan = Plan(**asked)
     with grounds.folder(None) as where:
         move_in(Path(where))
         with grounds.site(background=True) as ground:
