@@ -24,6 +24,7 @@ from agentstate.embedded import EmbeddedPostgres
 ROOT = Path(__file__).resolve().parent.parent
 RULES, DECIDING = "agentstate/store/rules/", "agentstate/store/rules/deciding/"
 EXECUTE, SQL = "agentstate/store/execute.py", "agentstate/store/rowsql.py"
+LEASES_PLAIN = "agentstate/store/migrations/sql/leases_plain.py"
 LIMIT_SECONDS = 600
 
 
@@ -94,6 +95,78 @@ MUTATIONS = (
         "            sum(w.gap) OVER whole_run AS gaps,",
         "            max(w.gap) OVER whole_run AS gaps,",
         "tests/store/test_plain.py::test_a_day_of_paced_writes_takes_no_more_than_the_limit",
+    ),
+    Mutation(
+        "a renewal by the short way needs no token of its own",
+        LEASES_PLAIN,
+        "(l.token = w.token AND l.holder = w.by AND l.expires_at > at_",
+        "(l.holder = w.by AND l.expires_at > at_",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "the short way renews what has run out",
+        LEASES_PLAIN,
+        "(l.token = w.token AND l.holder = w.by AND l.expires_at > at_",
+        "(l.token = w.token AND l.holder = w.by",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "the short way renews and does not tell of a drain",
+        LEASES_PLAIN,
+        "            AND NOT split_part(l.owner, '~', 1) = ANY (drained)",
+        "            AND true",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "the short way of renewals reads the clock before it locks",
+        LEASES_PLAIN,
+        "    PERFORM FROM agentstate_lease WHERE unit",
+        "    at_ := agentstate_now();\n    PERFORM FROM agentstate_lease WHERE unit",
+        "tests/store/test_races.py::test_a_renewal_that_waits_past_the_expiry_behind_a_mere_lock_has_lost",
+        also=((LEASES_PLAIN, "    at_ := agentstate_now();\n    drained :=", "    drained :="),),
+    ),
+    Mutation(
+        "a look refuses what no row tells of",
+        "agentstate/store/looks.py",
+        "    AND EXISTS (SELECT FROM agentstate_refusal o",
+        "    AND NOT EXISTS (SELECT FROM agentstate_refusal o",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "a look does not ask how often the run was started",
+        "agentstate/store/looks.py",
+        " AND r.attempt < r.max_attempts))",
+        "))",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "the short way gives out what was started too often",
+        LEASES_PLAIN,
+        "                AND r.attempt < r.max_attempts AND",
+        "                AND",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "the short way gives out a run and does not tell of its open effects",
+        LEASES_PLAIN,
+        "                AND NOT EXISTS (SELECT FROM agentstate_openeffect o"
+        " WHERE o.run_id = r.id))\n",
+        "                )\n",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
+    ),
+    Mutation(
+        "what lapses is found a minute late",
+        LEASES_PLAIN,
+        "at_ + interval '1 second')",
+        "at_ + interval '1 minute')",
+        "tests/store/test_short_leases.py::test_a_lease_that_lapses_is_claimed_at_that_moment",
+    ),
+    Mutation(
+        "claims answer a request again without its record",
+        "agentstate/store/claims.py",
+        "        first_time = keyed.unanswered(cursor, self.asks)\n",
+        "        first_time = set(range(len(self.asks)))\n",
+        "tests/store/test_short_leases.py::test_a_repeated_claim_is_answered_from_the_first",
     ),
     Mutation(
         "the outbox is skipped",

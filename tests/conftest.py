@@ -18,6 +18,7 @@ from agentstate import postgres, presence
 from agentstate.caching import copies
 from agentstate.embedded import FORGETFUL, EmbeddedPostgres
 from agentstate.store import audit, partitions
+from agentstate.store.claims import QUIET
 from agentstate.store.minutes import TALLY
 from tests import clock as test_clock
 
@@ -167,6 +168,7 @@ def no_copies() -> None:
     copies.empty()
     presence.board._signs = {}
     TALLY.forget()
+    QUIET.forget()
 
 
 # Where whatever a test did to the store has to add up when it is over.

@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from agentstate.store.asks import Ask
 from agentstate.store.commands import BatchDone, Result
 from agentstate.store.errors import Refusal, every_refusal
 from agentstate.store.payloads import RawJSON, parse, write
@@ -59,6 +60,20 @@ def dump(answer: Result | Refusal) -> tuple[str, str]:
         results = [[kind, RawJSON(text), replayed] for kind, text, replayed in parts]
         return type(answer).__name__, write({"at": answer.at, "results": results})
     return type(answer).__name__, write(members(answer))
+
+
+def kept(ask: Ask, answer: Result | Refusal, now: datetime) -> dict[str, Any]:
+    """The record of an answer, as `rowsql.KEEP_ANSWERS` takes it."""
+    kind, text = dump(answer)
+    return {
+        "principal": ask.by.principal,
+        "key": ask.under.idempotency_key,
+        "fingerprint": (ask.under.fingerprint or b"").hex(),
+        "kind": kind,
+        "answer": text,
+        "request_id": ask.under.request_id,
+        "at": now,
+    }
 
 
 def load(kind: str, text: str) -> Result | Refusal:

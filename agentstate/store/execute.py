@@ -29,15 +29,18 @@ from agentstate.store import (
     aio,
     answers,
     bulking,
+    claims,
     collisions,
     deliveries,
     feed,
     flights,
     listeners,
+    looks,
     made,
     minutes,
     partitions,
     plain,
+    renewals,
     retention,
     sessions,
     spent,
@@ -102,6 +105,7 @@ from agentstate.store.rows import BudgetRow, EventRow, LeaseRow, RunRow, run_key
 from agentstate.store.rules.decide import decide
 from agentstate.store.rules.draft import Draft, Facts
 from agentstate.store.rules.slots import NeedsWhole
+from agentstate.store.short import ShortBatch, ShortWay
 from agentstate.store.splits import LockedBudgets
 
 # A lock that is not had in time is a 503. A batch waits only briefly: one locked run must not hold
@@ -119,7 +123,7 @@ SETUP_LOCK = 0x61676E74_61646D6E
 log = logging.getLogger(__name__)
 
 
-type _Some = _Batch | plain.PlainBatch
+type _Some = _Batch | ShortBatch
 type _Outcomes = Sequence[Outcome | None]
 
 
@@ -199,7 +203,7 @@ def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
 def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
     """Several commands in one transaction; None when the database rolled it back."""
     tried = _Tried()
-    outcomes = _plain_first(
+    outcomes = _short_first(
         asks, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH
     )
     if outcomes is not None:
@@ -207,22 +211,31 @@ def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
     return outcomes
 
 
-def _plain_first(
+def _short_first(
     asks: Sequence[Ask], tried: _Tried, *, lock_timeout: str, tries: int
 ) -> list[Outcome] | None:
-    """Plain appends by the short way, in a transaction of their own; then all that is left.
+    """What may go by a short way, each kind in a transaction of its own; then all that is left.
 
-    None when the database rolled all of it back. What was left while plain ones were done is then
+    None when the database rolled all of it back. What was left while others were done is then
     done by itself, one after the other: those that are done must not be tried again.
     """
     found: list[Outcome | None] = [None] * len(asks)
-    places = plain.plain_ones(asks)
-    if places:
+    for way in SHORT_WAYS:
+        places = way.choose(asks)
+        if not places:
+            continue
         batch = [asks[n] for n in places]
-        done = _try(batch, tried, lock_timeout=lock_timeout, tries=tries, make=plain.PlainBatch)
-        if done is None:
+        is_first = all(outcome is None for outcome in found)
+        try:
+            done = _try(batch, tried, lock_timeout=lock_timeout, tries=tries, make=way.make)
+        except Exception:
+            if is_first:
+                raise
+            log.exception("a short way failed for what was left of a batch; it goes by the rules")
+            done = None
+        if done is None and is_first:
             return None
-        for n, outcome in zip(places, done, strict=True):
+        for n, outcome in zip(places, done or [None] * len(places), strict=True):
             found[n] = outcome
     left = [n for n, outcome in enumerate(found) if outcome is None]
     if not left:
@@ -257,7 +270,7 @@ def _alone(ask: Ask) -> Outcome:
     if not wait_ms:
         return Unavailable("it could not begin in the time that it was given", retry_after_ms=1_000)
     tried, began = _Tried(), time.monotonic()
-    outcomes = _plain_first([ask], tried, lock_timeout=f"{wait_ms}ms", tries=TRIES)
+    outcomes = _short_first([ask], tried, lock_timeout=f"{wait_ms}ms", tries=TRIES)
     if outcomes is None:
         outcomes = [_give_up(ask, tried, int((time.monotonic() - began) * 1_000))]
     _afterwards()
@@ -312,7 +325,7 @@ def _try(
     *,
     lock_timeout: str,
     tries: int,
-    make: Callable[[Sequence[Ask], str], plain.PlainBatch] | None = None,
+    make: Callable[[Sequence[Ask], str], ShortBatch] | None = None,
 ) -> _Outcomes | None:
     """Try a few times; None when the database rolled it back each time.
 
@@ -1165,17 +1178,7 @@ class _Batch:
             if isinstance(outcome, Exception) and not getattr(outcome, "kept", False):
                 continue
             seen.add(key)
-            kind, answer = answers.dump(cast("Result | Refusal", outcome))
-            fingerprint = item.ask.under.fingerprint or b""
-            yield {
-                "principal": key[0],
-                "key": key[1],
-                "fingerprint": fingerprint.hex(),
-                "kind": kind,
-                "answer": answer,
-                "request_id": item.ask.under.request_id,
-                "at": now,
-            }
+            yield answers.kept(item.ask, cast("Result | Refusal", outcome), now)
 
 
 def _open_effects(
@@ -1641,6 +1644,12 @@ OF_TARGETS = (
     ResendDelivery,
 )
 ALONE = (*SWEEPS, *OF_TARGETS, CreateBulk, StopBulk, ChangeAge)
+SHORT_WAYS = (
+    ShortWay(plain.plain_ones, plain.PlainBatch),
+    ShortWay(renewals.choose, renewals.RenewalBatch),
+    ShortWay(looks.choose, looks.LookBatch),
+    ShortWay(claims.choose, claims.ClaimBatch),
+)
 WRITES = Lane(together=_together, alone=_alone)
 LEASES = Lane(together=_together, alone=_alone)
 AIO_WRITES = aio.LoopLanes(try_together, name="writes")

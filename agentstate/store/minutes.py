@@ -13,6 +13,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -97,6 +98,30 @@ class Tally:
             counts.gave_up += gave_up
             counts.attempts[min(max(attempt, 1), ATTEMPTS) - 1] += 1
             counts.latency[bisect_left(LATENCY_MS, latency_ms)] += 1
+
+    def add_alike(
+        self,
+        whose: Iterable[tuple[str, int]],
+        *,
+        at: datetime,
+        operation: str,
+        worker: str,
+        latency_ms: int,
+    ) -> None:
+        """Count commands that were done together. whose: of each its run's key and attempt."""
+        minute, slot = at.replace(second=0, microsecond=0), bisect_left(LATENCY_MS, latency_ms)
+        with self._lock:
+            for run_key, attempt in whose:
+                key = (minute, run_key, operation, worker, OK)
+                counts = self._counts.get(key)
+                if counts is None:
+                    counts = self._counts[key] = Counts()
+                counts.count += 1
+                counts.latency_ms += latency_ms
+                counts.attempts[min(max(attempt, 1), ATTEMPTS) - 1] += 1
+                counts.latency[slot] += 1
+                self.retries[operation] += attempt > 1
+                self.totals[operation, OK] += 1
 
     def add_events(
         self, *, at: datetime, run_key: str, operation: str, worker: str, events: int

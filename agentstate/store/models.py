@@ -17,6 +17,11 @@ from django.db.models.functions import Upper
 from agentstate.store.effects import Effect, effect_of
 from agentstate.store.fields import JSONTextField
 
+# Nobody holds it, and a worker may claim it (rules/deciding/leases.py, `_wants`).
+WAITING = Q(token__isnull=True) & (
+    Q(status="pending") | Q(status="running", last_token__isnull=False)
+)
+
 
 class Run(models.Model):
     """A run's head: sequence, version, status and fence, decided under this one row's lock.
@@ -110,6 +115,11 @@ class Run(models.Model):
             GinIndex(fields=["tags"], name="run_by_tag", fastupdate=False),
             models.Index(
                 fields=["ended_at"], condition=Q(status="failed"), name="run_failed_by_end"
+            ),
+            # What waits for a worker, the oldest first. No append changes what they look at.
+            models.Index(F("created_at"), F("id"), condition=WAITING, name="run_waiting_oldest"),
+            models.Index(
+                F("task"), F("created_at"), F("id"), condition=WAITING, name="run_waiting_by_task"
             ),
         ]
 
@@ -226,6 +236,11 @@ class Lease(models.Model):
                 condition=Q(ttl_seconds__gte=1, ttl_seconds__lte=86_400),
                 name="lease_ttl_from_1_second_to_a_day",
             ),
+        ]
+        indexes = [
+            # Few beside all units; a renewal changes nothing of it. There is none on expires_at,
+            # which every renewal changes (store.md, 3.9).
+            models.Index(fields=["unit"], condition=Q(token__isnull=False), name="lease_held"),
         ]
 
 

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-LOCKING = ("FOR NO KEY UPDATE", "SELECT pg_advisory_xact_lock(", "SELECT agentstate_append_events(")
+LOCKING = (
+    "FOR NO KEY UPDATE",
+    "SELECT pg_advisory_xact_lock(",
+    "SELECT agentstate_append_events(",
+    "SELECT agentstate_renew_plain(",
+)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,141 @@
+"""Who asks for a unit that is held is refused by a look: no lock, nothing written, no flush.
+
+A look without a lock may refuse, never allow. It finds that the lease is live and that the run
+could else be held; the refusal itself is made where the rule is (`rules/leases.py`). A row a second
+tells of each contender (`rowsql.INSERT_REFUSALS`): where none does yet, and whatever else is the
+matter, the command is left to be decided under the lock. `tests/store/test_short_leases.py`
+compares both. Why: docs/decisions/0030-leases-hot-path.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from json.encoder import encode_basestring
+from typing import Any, cast
+
+from django.db import connection, transaction
+
+from agentstate.store import collisions, flights, keyed, listeners, minutes
+from agentstate.store import rowsql as sql
+from agentstate.store.asks import Ask, Outcome
+from agentstate.store.commands import AcquireLease
+from agentstate.store.errors import LeaseHeld
+from agentstate.store.plan import Plan, plan
+from agentstate.store.rows import LeaseRow, run_key_of
+from agentstate.store.rules import leases
+
+# Each lease by its index, whatever the statistics say; the clock once, after the snapshot.
+LOOK = """
+WITH clock AS MATERIALIZED (SELECT agentstate_now() AS now)
+SELECT w.n, c.now, l.owner, l.token, l.expires_at
+FROM clock c CROSS JOIN json_to_recordset(%s) AS w (n int, unit text, run text, by text, owner text)
+CROSS JOIN LATERAL (
+    SELECT owner, token, expires_at FROM agentstate_lease WHERE unit = w.unit LIMIT 1) l
+LEFT JOIN LATERAL (SELECT * FROM agentstate_run WHERE key = w.run LIMIT 1) r ON true
+WHERE l.expires_at > c.now
+    AND (w.run IS NULL OR (r.status IN ('pending', 'running') AND r.attempt < r.max_attempts))
+    AND EXISTS (SELECT FROM agentstate_refusal o WHERE o.at > c.now - interval '1 second'
+        AND o.code = 'lease-held' AND o.unit = w.unit AND o.run_id IS NOT DISTINCT FROM r.id
+        AND o.actor = w.by AND o.worker = w.owner)
+"""
+ROLLBACK = "ROLLBACK"
+_PREPARED = frozenset({sql.BEGIN, LOOK, ROLLBACK}) | keyed.STATEMENTS
+
+
+def choose(asks: Sequence[Ask]) -> list[int]:
+    """The places of keys that ask for a unit; what people are refused, the audit has to tell."""
+    found = [
+        n
+        for n, ask in enumerate(asks)
+        if type(ask.command) is AcquireLease and ask.by.kind == "key"
+    ]
+    if not found:
+        return []
+    first = keyed.first_of_each([asks[n] for n in found])
+    return [place for n, place in enumerate(found) if n in first]
+
+
+class LookBatch:
+    """Units that are asked for; None is the outcome of those that are not refused at sight."""
+
+    def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
+        self.asks, self.lock_timeout = asks, lock_timeout
+        self.decided = False
+        self.xact_id = ""
+        self.written = listeners.Written()
+        self._refused: dict[int, LeaseHeld] = {}
+        self._at: datetime | None = None
+
+    @staticmethod
+    def cursor() -> Any:
+        return flights.cursor(_PREPARED)
+
+    def plans(self) -> list[Plan]:
+        return [plan(ask.command) for ask in self.asks]
+
+    def run(self, cursor: flights.Cursor) -> None:
+        cursor.later(sql.BEGIN, [self.lock_timeout])
+        first_time = keyed.unanswered(cursor, self.asks)
+        looked = cursor.later(LOOK, [_records(self.asks, first_time)])
+        if not connection.savepoint_ids:  # in a transaction of a caller's own it is not ours to end
+            cursor.later(ROLLBACK)  # nothing is written: no flush, and no round trip, for that
+        for n, now, owner, token, expires_at in looked.rows():
+            command = _acquire(self.asks[n])
+            lease = LeaseRow(unit=command.unit, owner=owner, token=token, expires_at=expires_at)
+            try:
+                leases.check_free(lease, command.owner, now)
+            except LeaseHeld as held:
+                self._refused[n], self._at = held, now
+        transaction.set_rollback(True)
+
+    def outcomes(self) -> list[Outcome | None]:
+        return [self._refused.get(n) for n in range(len(self.asks))]
+
+    def is_there(self, cursor: Any) -> bool | None:
+        """It writes nothing."""
+        return None
+
+    def count(self, latency_ms: int) -> None:
+        """Add what was refused to this process's minutes and collisions, as `_Batch.count` does."""
+        for n, refusal in self._refused.items():
+            assert self._at is not None
+            ask, command = self.asks[n], _acquire(self.asks[n])
+            run = run_key_of(command.unit)
+            minutes.TALLY.add(
+                at=self._at,
+                run_key=run or "",
+                operation="acquire",
+                worker=command.owner,
+                outcome=LeaseHeld.code,
+                attempt=ask.under.attempt,
+                latency_ms=latency_ms,
+            )
+            minutes.TALLY.collisions.add(
+                at=self._at,
+                run_key=run or "",
+                outcome=LeaseHeld.code,
+                loser=command.owner[: collisions.NAME_CHARS],
+                winner=str(refusal.facts["owner"])[: collisions.NAME_CHARS],
+                about=collisions.about(
+                    refusal, wanted={}, unit=command.unit if run is None else None
+                ),
+                latency_ms=latency_ms,
+            )
+
+
+def _acquire(ask: Ask) -> AcquireLease:
+    return cast("AcquireLease", ask.command)
+
+
+def _records(asks: Sequence[Ask], places: set[int]) -> str:
+    text, rows = encode_basestring, []
+    for n in sorted(places):
+        command = _acquire(asks[n])
+        run = run_key_of(command.unit)
+        more = "" if run is None else f',"run":{text(run)}'
+        rows.append(
+            f'{{"n":{n},"unit":{text(command.unit)},"by":{text(asks[n].by.principal)},'
+            f'"owner":{text(command.owner)}{more}}}'
+        )
+    return f"[{','.join(rows)}]"

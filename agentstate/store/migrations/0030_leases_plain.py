@@ -1,0 +1,42 @@
+"""Functions for leases that nothing stands against, and where what waits for a worker is found.
+
+An older release goes on without. The indexes are partial: no renewal and no append changes what
+they look at, so both stay HOT.
+"""
+
+from django.db import migrations, models
+from django.db.models import F, Q
+
+from agentstate.store.migrations.sql import leases_plain as sql
+
+WAITING = Q(token__isnull=True) & (
+    Q(status="pending") | Q(status="running", last_token__isnull=False)
+)
+
+
+class Migration(migrations.Migration):
+    dependencies = [("agentstate", "0029_minute_fill")]
+
+    operations = [
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                F("created_at"), F("id"), condition=WAITING, name="run_waiting_oldest"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                F("task"), F("created_at"), F("id"), condition=WAITING, name="run_waiting_by_task"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="lease",
+            index=models.Index(
+                fields=["unit"], condition=Q(token__isnull=False), name="lease_held"
+            ),
+        ),
+        migrations.RunSQL(sql.RENEW_PLAIN, sql.DROP_RENEW_PLAIN),
+        migrations.RunSQL(sql.LOOK_FOR_LAPSED, sql.DROP_LOOK_FOR_LAPSED),
+        migrations.RunSQL(sql.CLAIM_PLAIN, sql.DROP_CLAIM_PLAIN),
+    ]
