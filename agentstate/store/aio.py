@@ -167,9 +167,9 @@ class LoopLane[Item, Out]:
             close_old_connections()
             with spent.kept(together):
                 outcomes = self._do([turn.item for turn in batch.turns])
-            close_old_connections()
         except Exception as error:
             failed = error
+        close_old_connections()
         try:
             self._loop.call_soon_threadsafe(self._end, batch, outcomes, failed, together)
         except RuntimeError:
