@@ -22,7 +22,7 @@ from agentstate.store.asks import Ask, Outcome
 from agentstate.store.commands import AcquireLease
 from agentstate.store.errors import LeaseHeld
 from agentstate.store.plan import Plan, plan
-from agentstate.store.rows import LeaseRow, run_key_of
+from agentstate.store.rows import LeaseRow, replace, run_key_of
 from agentstate.store.rules import leases
 
 # Each lease by its index, whatever the statistics say; the clock once, after the snapshot.
@@ -40,6 +40,7 @@ WHERE l.expires_at > c.now
         AND o.actor = w.by AND o.worker = w.owner)
 """
 ROLLBACK = "ROLLBACK"
+_ANY = LeaseRow(unit="")
 _PREPARED = frozenset({sql.BEGIN, LOOK, ROLLBACK}) | keyed.STATEMENTS
 
 
@@ -82,7 +83,9 @@ class LookBatch:
             cursor.later(ROLLBACK)  # nothing is written: no flush, and no round trip, for that
         for n, now, owner, token, expires_at in looked.rows():
             command = _acquire(self.asks[n])
-            lease = LeaseRow(unit=command.unit, owner=owner, token=token, expires_at=expires_at)
+            lease = replace(
+                _ANY, unit=command.unit, owner=owner, token=token, expires_at=expires_at
+            )
             try:
                 leases.check_free(lease, command.owner, now)
             except LeaseHeld as held:
@@ -98,28 +101,29 @@ class LookBatch:
 
     def count(self, latency_ms: int) -> None:
         """Add what was refused to this process's minutes and collisions, as `_Batch.count` does."""
-        for n, refusal in self._refused.items():
-            assert self._at is not None
-            ask, command = self.asks[n], _acquire(self.asks[n])
-            run = run_key_of(command.unit)
-            minutes.TALLY.add(
-                at=self._at,
-                run_key=run or "",
-                operation="acquire",
-                worker=command.owner,
-                outcome=LeaseHeld.code,
-                attempt=ask.under.attempt,
-                latency_ms=latency_ms,
-            )
+        if self._at is None:
+            return
+        found = [
+            (refusal, command, run_key_of(command.unit), self.asks[n].under.attempt)
+            for n, refusal in self._refused.items()
+            for command in (_acquire(self.asks[n]),)
+        ]
+        minutes.TALLY.add_alike(
+            [(run or "", command.owner, attempt) for _, command, run, attempt in found],
+            at=self._at,
+            operation="acquire",
+            outcome=LeaseHeld.code,
+            latency_ms=latency_ms,
+        )
+        for refusal, command, run, _ in found:
+            own_unit = command.unit if run is None else None
             minutes.TALLY.collisions.add(
                 at=self._at,
                 run_key=run or "",
                 outcome=LeaseHeld.code,
                 loser=command.owner[: collisions.NAME_CHARS],
                 winner=str(refusal.facts["owner"])[: collisions.NAME_CHARS],
-                about=collisions.about(
-                    refusal, wanted={}, unit=command.unit if run is None else None
-                ),
+                about=collisions.about(refusal, wanted={}, unit=own_unit),
                 latency_ms=latency_ms,
             )
 

@@ -101,18 +101,19 @@ class Tally:
 
     def add_alike(
         self,
-        whose: Iterable[tuple[str, int]],
+        whose: Iterable[tuple[str, str, int]],
         *,
         at: datetime,
         operation: str,
-        worker: str,
+        outcome: str,
         latency_ms: int,
     ) -> None:
-        """Count commands that were done together. whose: of each its run's key and attempt."""
+        """Count commands that came to one end together. whose: each one's run, worker, attempt."""
         minute, slot = at.replace(second=0, microsecond=0), bisect_left(LATENCY_MS, latency_ms)
         with self._lock:
-            for run_key, attempt in whose:
-                key = (minute, run_key, operation, worker, OK)
+            counted = again = 0
+            for run_key, worker, attempt in whose:
+                key = (minute, run_key, operation, worker, outcome)
                 counts = self._counts.get(key)
                 if counts is None:
                     counts = self._counts[key] = Counts()
@@ -120,8 +121,10 @@ class Tally:
                 counts.latency_ms += latency_ms
                 counts.attempts[min(max(attempt, 1), ATTEMPTS) - 1] += 1
                 counts.latency[slot] += 1
-                self.retries[operation] += attempt > 1
-                self.totals[operation, OK] += 1
+                counted += 1
+                again += attempt > 1
+            self.totals[operation, outcome] += counted
+            self.retries[operation] += again
 
     def add_events(
         self, *, at: datetime, run_key: str, operation: str, worker: str, events: int

@@ -93,10 +93,10 @@ class RenewalBatch:
         assert self._at is not None
         done = [self.asks[n] for places in self._done.values() for n in places]
         minutes.TALLY.add_alike(
-            ((run_key_of(_renewal(ask).unit) or "", ask.under.attempt) for ask in done),
+            [(run_key_of(_renewal(ask).unit) or "", "", ask.under.attempt) for ask in done],
             at=self._at,
             operation="renew",
-            worker="",
+            outcome=minutes.OK,
             latency_ms=latency_ms,
         )
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 from typing import Any
 
@@ -96,6 +97,7 @@ def note_commit(seconds: float) -> None:
         record.commit += seconds
 
 
+@lru_cache(maxsize=500)
 def locks(statement: str) -> bool:
     """Whether it takes locks, and so may wait for somebody."""
     return any(word in statement for word in LOCKING)

@@ -14,11 +14,12 @@ from dataclasses import asdict
 from importlib import import_module
 
 import pytest
+from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentstate import store as store_api
-from agentstate.store import Ask, minutes, renewals, rowsql
+from agentstate.store import Ask, claims, minutes, renewals, rowsql
 from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.claims import QUIET
 from agentstate.store.commands import (
@@ -449,6 +450,29 @@ def test_who_asks_again_for_a_held_unit_is_counted_and_writes_nothing(store, clo
     assert [counts.count for counts in TALLY.collisions._counts.values()] == [1]
 
 
+@pytest.mark.damages
+def test_a_held_unit_of_no_run_is_refused_and_counted_as_by_the_rule(store, clock):
+    def refused(unit):
+        store.acquire(unit, "w-1")
+        asks = [Ask(command=AcquireLease(unit=unit, owner=o), by=FLEET) for o in ("w-2", "w-3")]
+        store_api.execute_all(asks)
+        TALLY.forget()
+        told = [as_told(outcome) for outcome in store_api.execute_all([*asks, *asks])]
+        counted = (
+            [(key, counts.count) for key, counts in TALLY._counts.items()],
+            [(key, count.count) for key, count in TALLY.collisions._counts.items()],
+        )
+        token = str(store.lease(unit).token)
+        columns = "unit, worker, met, about, found"
+        kept = rows(f"SELECT {columns} FROM agentstate_refusal WHERE unit = %s", unit)
+        return repr((told, counted, kept)).replace(unit, "X").replace(token, "T")
+
+    rows(NEXT_TOKEN, TOKENS_FROM)
+    at_sight = refused("gpu-a")
+    with by_the_rules():
+        assert at_sight == refused("gpu-b")
+
+
 @pytest.mark.long
 @pytest.mark.many
 @pytest.mark.damages
@@ -495,6 +519,52 @@ def test_many_callers_who_renew_overlapping_units_never_wait_in_a_ring(store):
     assert execute.ROLLED_BACK["deadlock detected"] == deadlocks
     (renewed,) = rows("SELECT sum(renewals) FROM agentstate_lease")[0]
     assert renewed == 64 * 5 * 30
+
+
+CLONES = """
+INSERT INTO agentstate_run (id, key, task, status, version, last_seq, counters, tags, notes, attrs,
+    attempt, max_attempts, deadline_policy, created_by, created_at, updated_at, ended_at, hold)
+SELECT gen_random_uuid(), %s || g, task, %s, 1, 1, counters, tags, notes, attrs, 0, 5,
+    deadline_policy, created_by, created_at + %s * interval '1 day', updated_at,
+    CASE WHEN %s THEN created_at END, false
+FROM agentstate_run, generate_series(1, %s) g WHERE key = 'r-0'
+"""
+READ = """
+SELECT relname, idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables
+WHERE relname IN ('agentstate_run', 'agentstate_lease') ORDER BY relname
+"""
+
+
+@pytest.mark.long
+@pytest.mark.many
+@pytest.mark.damages
+def test_plans_that_were_made_over_few_rows_read_few_among_many(store):
+    """A plan stays with its connection: neither what is finished nor what waits may cost more."""
+    for n in range(20):
+        store.create(f"r-{n}")
+    held = [(item.unit, item.token) for _ in range(8) for item in store.claim("w-1").items]
+    for unit, token in held:
+        store.renew(unit, token)
+    rows(CLONES, "finished-", "completed", -1, True, 20_000)
+    rows(CLONES, "waits-", "pending", 1, False, 5_000)
+    rows(
+        "INSERT INTO agentstate_lease (unit, run_id, ttl_seconds, renewals)"
+        " SELECT 'run:' || key, id, 60, 0 FROM agentstate_run WHERE key ~ '^(finished|waits)-'"
+    )
+
+    def read(statement, *params):
+        with transaction.atomic():
+            before = dict(rows(READ))
+            rows(statement, *params)
+            after = dict(rows(READ))
+        return sum(after.values()) - sum(before.values())
+
+    claim = '[{"n":0,"owner":"w-2","by":"key:fleet","ttl":60,"most":1}]'
+    for task in (None, "audit checkout"):
+        assert read(claims.CALL, claim, "1s", task, None, None, None) < 40
+    (unit, token) = held[0]
+    renew = f'[{{"n":0,"unit":"{unit}","token":{token},"by":"key:fleet","ttl":60}}]'
+    assert read(renewals.CALL, renew, "1s") < 10
 
 
 def test_the_number_of_renewals_that_are_kept_is_the_rules():

@@ -8,17 +8,20 @@ RENEW_PLAIN = """
 CREATE FUNCTION agentstate_renew_plain(asks json, patience text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at_ timestamptz;
+    owners text[];
     drained text[];
     done json;
 BEGIN
     PERFORM set_config('lock_timeout', patience, true), set_config('enable_seqscan', 'off', true),
         set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
         set_config('plan_cache_mode', 'force_generic_plan', true);
-    PERFORM FROM agentstate_lease WHERE unit = ANY (ARRAY(
-        SELECT w.unit FROM json_to_recordset(asks) AS w (unit text)))
-        ORDER BY unit FOR NO KEY UPDATE;
+    SELECT array_agg(DISTINCT l.owner) INTO owners FROM (
+        SELECT owner FROM agentstate_lease WHERE unit = ANY (ARRAY(
+            SELECT w.unit FROM json_to_recordset(asks) AS w (unit text)))
+        ORDER BY unit FOR NO KEY UPDATE) l;
     at_ := agentstate_now();
-    drained := ARRAY(SELECT name FROM agentstate_worker WHERE drain_at IS NOT NULL);
+    drained := ARRAY(SELECT name FROM agentstate_worker WHERE drain_at IS NOT NULL
+        AND name = ANY (owners || ARRAY(SELECT split_part(o, '~', 1) FROM unnest(owners) AS o)));
     WITH renewed AS (
         UPDATE agentstate_lease l SET ttl_seconds = w.ttl, renewed_at = at_,
             expires_at = at_ + w.ttl * interval '1 second', renewals = l.renewals + 1,
