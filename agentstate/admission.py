@@ -15,8 +15,8 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -107,7 +107,10 @@ class Room:
         """Whether one more of this kind gets a place, when so many of each have one."""
         if kind not in API:
             return taken.get(kind, 0) < OWN_PLACES[kind]
-        return sum(taken.get(one, 0) for one in API) < self.places_up_to(kind)
+        # Each request comes by here.
+        lists, feed, writes, last = API
+        of_api = taken.get(lists, 0) + taken.get(feed, 0) + taken.get(writes, 0)
+        return of_api + taken.get(last, 0) < self.places_up_to(kind)
 
     def places_up_to(self, kind: Kind) -> int:
         return max(1, int(self.places * PLACES_PART[kind]))
@@ -142,25 +145,47 @@ class Gate:
         self._untold: Counter[Kind] = Counter()
         self._told_at = float("-inf")
 
+    def admits(self, kind: Kind) -> bool:
+        """Whether there is a place for this kind now; takes none."""
+        return self.room.admits(kind, self.taken)
+
     def check(self, kind: Kind) -> None:
         """Raises Full when there is no place for this kind now; takes none."""
-        if not self.room.admits(kind, self.taken):
+        if not self.admits(kind):
             raise self._full(kind, waited=False)
+
+    @contextmanager
+    def place(self, kind: Kind) -> Iterator[None]:
+        """A place while the block lasts. Raises Full."""
+        self.check(kind)
+        self.taken[kind] += 1
+        try:
+            yield
+        finally:
+            self.taken[kind] -= 1
+
+    @asynccontextmanager
+    async def thread(
+        self, kind: Kind, *, wait_seconds: float = WAIT_SECONDS
+    ) -> AsyncIterator[None]:
+        """While the block lasts a thread, for who has a place. Raises Full."""
+        await self._start(kind, wait_seconds)
+        try:
+            yield
+        finally:
+            self.busy[kind] -= 1
+            self._wake()
 
     @asynccontextmanager
     async def turn(self, kind: Kind, *, wait_seconds: float = WAIT_SECONDS) -> AsyncIterator[None]:
         """A place, and while the block lasts a thread. Raises Full."""
-        self.check(kind)
-        self.taken[kind] += 1
-        try:
-            await self._start(kind, wait_seconds)
-            try:
+        with self.place(kind):
+            async with self.thread(kind, wait_seconds=wait_seconds):
                 yield
-            finally:
-                self.busy[kind] -= 1
-                self._wake()
-        finally:
-            self.taken[kind] -= 1
+
+    def waited(self, kind: Kind) -> Full:
+        """What to raise for one whose turn did not come in time, whatever it waited for."""
+        return self._full(kind, waited=True)
 
     async def _start(self, kind: Kind, wait_seconds: float) -> None:
         if not self._waiting[kind] and self.room.starts(kind, self.busy):

@@ -16,6 +16,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 _streams = get_asgi_application()
 
 from agentstate import metrics  # noqa: E402
+from agentstate.api import shortcuts  # noqa: E402
 from agentstate.bridge import Bridge  # noqa: E402
 from agentstate.live.hub import hub  # noqa: E402
 from agentstate.sending import cutting_off  # noqa: E402
@@ -26,7 +27,9 @@ streams = cutting_off(_streams)  # type: ignore[arg-type]
 # Each keeps a connection of its own to the database. One is left for pages, whatever the API does.
 WSGI_THREADS = 10
 
-_pages = Bridge(pages, threads=WSGI_THREADS, places=settings.REQUESTS_MAX)
+_pages = Bridge(
+    pages, threads=WSGI_THREADS, places=settings.REQUESTS_MAX, shortcut=shortcuts.SHORTCUT
+)
 metrics.GATE.gate, metrics.GATE.held_bytes = _pages.gate, lambda: _pages.held_bytes
 
 
@@ -39,6 +42,10 @@ async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISend
         await streams(scope, without_body(receive), send)
     else:
         await _pages(scope, receive, send)
+
+
+# What agentstate/wire.py offers a request to before it becomes a task.
+application.at_once = _pages  # type: ignore[attr-defined]
 
 
 def without_body(receive: ASGIReceiveCallable) -> ASGIReceiveCallable:

@@ -17,16 +17,18 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 from wsgiref.types import WSGIApplication
 
 from asgiref.typing import (
     ASGIReceiveCallable,
     ASGISendCallable,
+    HTTPResponseBodyEvent,
     HTTPResponseStartEvent,
     HTTPScope,
 )
@@ -39,6 +41,7 @@ from agentstate.admission import Full, Gate, Kind, Room, kind_of
 from agentstate.middleware import SHORT
 from agentstate.request_ids import request_id_of
 from agentstate.sending import Gone, send_in_time
+from agentstate.store.aio import Late
 from agentstate.store.errors import Overloaded, Unavailable
 from agentstate.store.payloads import BODY_BYTES_MAX
 
@@ -51,6 +54,11 @@ SHORT_FILE_BYTES = 1024 * 1024
 # What is made while it is sent gives its connection back when the client keeps it waiting so long.
 PATIENCE_SECONDS = 0.5
 DEADLINE_DIGITS = 8
+
+# Where wire.py leaves what it knows of a request beside ASGI; another server leaves nothing.
+CYCLE = "agentstate.cycle"
+# A larger body may have stopped the reading of the connection until it is taken.
+SHORT_BODY_BYTES = 60_000
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +96,43 @@ class Refused:
     is_read: bool = False
 
 
+# (status, the head's lines, body)
+type Written = tuple[int, bytes, bytes]
+
+
+class AtOnce(Protocol):
+    """What wire.py offers requests to before they become tasks: the bridge."""
+
+    def wants(self, scope: HTTPScope) -> bool:
+        """Whether it may take such a request, by its head."""
+
+    def take(self, scope: HTTPScope, body: bytes, then: Callable[[Written | None], None]) -> bool:
+        """Take one that is there as a whole; False: it becomes a task. `then`: see Bridge.take."""
+
+
+class Shortcut(Protocol):
+    """Calls that are answered on the event loop (api/shortcuts.py)."""
+
+    def find(self, scope: HTTPScope) -> Any:
+        """What such a request is, by its head; None: it is no such call."""
+
+    def kind(self, found: Any, scope: HTTPScope, body: bytes) -> Kind:
+        """What it is for."""
+
+    def begin(
+        self,
+        found: Any,
+        scope: HTTPScope,
+        body: bytes,
+        *,
+        came_at: float,
+        longest_wait_seconds: float,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        then: Callable[[Written | Late | None], None],
+    ) -> bool:
+        """Take it; False: it goes the long way. `then`, once: the answer; None: the long way."""
+
+
 class TurnedAway(Exception):
     """A request that gets no further than here."""
 
@@ -99,8 +144,15 @@ class TurnedAway(Exception):
 class Bridge:
     """An ASGI application (HTTP alone) around a WSGI one."""
 
-    def __init__(self, application: WSGIApplication, *, threads: int, places: int) -> None:
-        self._application = application
+    def __init__(
+        self,
+        application: WSGIApplication,
+        *,
+        threads: int,
+        places: int,
+        shortcut: Shortcut | None = None,
+    ) -> None:
+        self._application, self._shortcut = application, shortcut
         self.gate = Gate(Room(places=places, threads=threads))
         self.held_bytes = 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pages")
@@ -118,7 +170,7 @@ class Bridge:
         except Gone:
             return
         except Full as full:
-            await _send_problem(scope, send, _too_many(full, body), came_at)
+            await _send_problem(scope, send, _too_many(full, is_read=body.is_whole), came_at)
             return
         except TurnedAway as away:
             await _send_problem(scope, send, away.refused, came_at)
@@ -131,9 +183,66 @@ class Bridge:
             body.forget()
         if answer.parts is None:
             with suppress(Gone):
-                await _send_whole(send, answer)
+                await _send_whole(scope, send, answer)
         else:
             await self._stream(receive, send, answer)
+
+    def wants(self, scope: HTTPScope) -> bool:
+        """Whether the shortcut knows such a call."""
+        return self._shortcut is not None and self._shortcut.find(scope) is not None
+
+    def take(self, scope: HTTPScope, body: bytes, then: Callable[[Written | None], None]) -> bool:
+        """A request that is there as a whole, for the shortcut; False: it goes the long way.
+
+        `then` is called once, later: with the answer, or with None when nothing was done and it
+        goes the long way after all.
+        """
+        came_at = time.monotonic()
+        if self._shortcut is None or scope["root_path"]:
+            return False
+        found = self._shortcut.find(scope)
+        if found is None:
+            return False
+        kind = self._shortcut.kind(found, scope, body)
+        if self.held_bytes + len(body) > BODIES_BYTES_MAX or not self.gate.admits(kind):
+            return False
+
+        def done(told: Written | Late | None) -> None:
+            self.held_bytes -= len(body)
+            self.gate.taken[kind] -= 1
+            if isinstance(told, Late):
+                waited = time.monotonic() - came_at >= admission.WAIT_SECONDS
+                refused = _too_many(self.gate.waited(kind), is_read=True) if waited else LATE
+                told = _lines(_problem(scope, refused, came_at))
+            then(told)
+
+        self.held_bytes += len(body)
+        self.gate.taken[kind] += 1
+        taken = False
+        try:
+            taken = self._shortcut.begin(
+                found,
+                scope,
+                body,
+                came_at=came_at,
+                longest_wait_seconds=admission.WAIT_SECONDS,
+                in_thread=partial(self._in_thread, kind),
+                then=done,
+            )
+        finally:
+            if not taken:
+                self.held_bytes -= len(body)
+                self.gate.taken[kind] -= 1
+        return taken
+
+    async def _in_thread(self, kind: Kind, work: Callable[[], Any]) -> Any:
+        """For who has a place. Raises Overloaded."""
+        try:
+            async with self.gate.thread(kind):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except Full as full:
+            wait_ms = admission.RETRY_AFTER[kind] * 1_000
+            raise Overloaded(str(full), retry_after_ms=wait_ms) from None
 
     async def _work(self, scope: HTTPScope, body: _Body, came_at: float) -> Answer:
         """In a thread, once there is one for it. Raises Full, TurnedAway."""
@@ -267,6 +376,10 @@ class _Body:
         declared = dict(scope["headers"]).get(b"content-length", b"")
         if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
             return
+        if (there := _body_there(scope)) is not None:
+            self._take(there)
+            self.is_whole = True
+            return
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while self.size <= BODY_BYTES_MAX and not self.is_whole:
@@ -294,6 +407,15 @@ class _Body:
         self._pieces.clear()
         self._bridge.held_bytes -= self.size
         self.size = 0
+
+
+def _body_there(scope: HTTPScope) -> bytes | None:
+    """The body, if all of it has come already: then there is nothing to wait for in time."""
+    cycle: Any = scope.get(CYCLE)
+    if cycle is None or cycle.more_body or len(cycle.body) > SHORT_BODY_BYTES:
+        return None
+    there, cycle.body = bytes(cycle.body), bytearray()
+    return there
 
 
 def _deadline(scope: HTTPScope, came_at: float) -> float:
@@ -346,9 +468,18 @@ def _start(answer: Answer) -> HTTPResponseStartEvent:
     }
 
 
-async def _send_whole(send: ASGISendCallable, answer: Answer) -> None:
-    await send_in_time(send, _start(answer))
-    await _send_part(send, answer.body, more=False)
+async def _send_whole(scope: HTTPScope, send: ASGISendCallable, answer: Answer) -> None:
+    cycle: Any = scope.get(CYCLE)
+    body: HTTPResponseBodyEvent = {
+        "type": "http.response.body",
+        "body": answer.body,
+        "more_body": False,
+    }
+    for event in (_start(answer), body):
+        if cycle is not None and not cycle.flow.write_paused:
+            await send(event)  # it does not wait
+        else:
+            await send_in_time(send, event)
 
 
 async def _send_part(send: ASGISendCallable, part: bytes, *, more: bool) -> None:
@@ -391,7 +522,7 @@ LATE = Refused(
 )
 
 
-def _too_many(full: Full, body: _Body) -> Refused:
+def _too_many(full: Full, *, is_read: bool) -> Refused:
     return Refused(
         status=503,
         code=Overloaded.code,
@@ -399,7 +530,7 @@ def _too_many(full: Full, body: _Body) -> Refused:
         retry=str(Overloaded.retry),
         detail=str(full),
         retry_after_seconds=admission.RETRY_AFTER[full.kind],
-        is_read=body.is_whole,
+        is_read=is_read,
     )
 
 
@@ -459,6 +590,11 @@ def _refusing(refused: Refused, text: bytes, content_type: bytes, request_id: st
 async def _send_problem(
     scope: HTTPScope, send: ASGISendCallable, refused: Refused, came_at: float
 ) -> None:
+    with suppress(Gone):
+        await _send_whole(scope, send, _problem(scope, refused, came_at))
+
+
+def _problem(scope: HTTPScope, refused: Refused, came_at: float) -> Answer:
     headers = dict(scope["headers"])
     request_id = request_id_of(headers.get(b"x-request-id", b"").decode("latin-1"))
     if b"text/html" in headers.get(b"accept", b"") and not scope["path"].startswith(SHORT):
@@ -469,5 +605,8 @@ async def _send_problem(
     waited_ms = (time.monotonic() - came_at) * 1_000
     timing = f"total;dur={waited_ms:.2f}, queue;dur={waited_ms:.2f}"
     answer.headers.append((b"server-timing", timing.encode()))
-    with suppress(Gone):
-        await _send_whole(send, answer)
+    return answer
+
+
+def _lines(answer: Answer) -> Written:
+    return answer.status, b"".join(b"%s: %s\r\n" % field for field in answer.headers), answer.body

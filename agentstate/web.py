@@ -7,6 +7,7 @@ While this process is away, connections wait in the socket's queue instead of be
 processor, and on a busy machine many more, that nobody waits for when it was done beforehand.
 """
 
+import gc
 import socket
 import sys
 
@@ -45,8 +46,15 @@ def main(descriptor: int, *, when_told: bool = False) -> None:
     from django.urls import get_resolver
 
     config = make_config()
+    from agentstate.api import shortcuts
+
     sys.setswitchinterval(SWITCH_SECONDS)
-    get_resolver().url_patterns  # noqa: B018  read now, not while the first callers wait
+    # Read now, not while the first callers wait.
+    get_resolver().url_patterns  # noqa: B018
+    shortcuts.calls()
+    # What is loaded stays: looking through it for garbage each time would be for nothing.
+    gc.collect()
+    gc.freeze()
     if when_told and not sys.stdin.buffer.readline():
         return
     # Readers of the feed hear of what this process writes at once, not at Celery's next second.

@@ -11,11 +11,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from asgiref.typing import HTTPScope
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from agentstate.bridge import Refused, problem_answer
+from agentstate.bridge import (
+    CYCLE,
+    SHORT_BODY_BYTES,
+    AtOnce,
+    Refused,
+    Written,
+    problem_answer,
+)
 from agentstate.phrases import phrase_of
 from agentstate.request_ids import request_id_of
 
@@ -26,6 +38,8 @@ FIELDS_MAX = 100
 LINE_BYTES_MAX = 8 * 1024
 # What may come beside each byte of a body: a chunk of one byte has five more of its own.
 CHUNK_FACTOR = 10
+# A short call waits so long for its body before it becomes a task, which has patience of its own.
+PATIENCE_SECONDS = 0.25
 
 
 class Wire(HttpToolsProtocol):
@@ -38,6 +52,10 @@ class Wire(HttpToolsProtocol):
         self._beside = 0  # how many bytes may still come that are no body
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
+        # What answers at once, and the request that may be for it once its body is there.
+        self._shortcut: AtOnce | None = getattr(self.config.app, "at_once", None)
+        self._held: tuple[RequestResponseCycle, Any] | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -45,6 +63,7 @@ class Wire(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._let_go()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -52,6 +71,10 @@ class Wire(HttpToolsProtocol):
             return
         begun = self._begun
         super().data_received(data)
+        if self._held is not None and self._patience is None:
+            self._wait_for_body(*self._held)
+        if self._in_head and self._begun and self._timer is None and not self._is_over:
+            self._wait_for_head()
         if begun == self._begun:
             self._beside -= len(data)
             if self._beside < 0:
@@ -63,8 +86,6 @@ class Wire(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head, self._beside = True, HEAD_BYTES_MAX
         self._begun += 1
-        if self._timer is None and not self._is_over:
-            self._wait_for_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:
@@ -79,15 +100,79 @@ class Wire(HttpToolsProtocol):
                 self._refuse(refused)
             return
         super().on_headers_complete()
+        # What the bridge need not wait for: a body that is there, a client that reads.
+        self.scope[CYCLE] = self.cycle  # type: ignore[literal-required]
 
     def on_body(self, body: bytes) -> None:
         self._beside += CHUNK_FACTOR * len(body)
         if not self._is_over:
             super().on_body(body)
+            if self._held is not None and len(self._held[0].body) > SHORT_BODY_BYTES:
+                self._start_held()
 
     def on_message_complete(self) -> None:
         if not self._is_over:
             super().on_message_complete()
+            held = self._let_go()
+            if held is not None:
+                self._at_once(*held)
+
+    # --- at once ---------------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Not yet, when it is a request whose body is about to come."""
+        if self._shortcut is not None and cycle is self.cycle and cycle.more_body:
+            self._held = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _wait_for_body(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Most clients send it right behind the head. Who takes longer is the task's business."""
+        assert self._shortcut is not None
+        if cycle.waiting_for_100_continue or not self._shortcut.wants(_scope(cycle)):
+            self._start_held()
+        else:
+            self._patience = self.loop.call_later(PATIENCE_SECONDS, self._start_held)
+
+    def _let_go(self) -> tuple[RequestResponseCycle, Any] | None:
+        held, self._held = self._held, None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        return held
+
+    def _start_held(self) -> None:
+        held = self._let_go()
+        if held is not None:
+            super()._start_asgi_task(*held)
+
+    def _at_once(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Without a task, if the shortcut takes it."""
+
+        def then(written: Written | None) -> None:
+            if written is None:
+                super(Wire, self)._start_asgi_task(cycle, app)
+            else:
+                self._answer(cycle, written)
+
+        may_be = cycle.keep_alive and not self.flow.write_paused
+        may_be = may_be and len(cycle.body) <= SHORT_BODY_BYTES
+        assert self._shortcut is not None
+        if not may_be or not self._shortcut.take(_scope(cycle), bytes(cycle.body), then):
+            super()._start_asgi_task(cycle, app)
+
+    def _answer(self, cycle: RequestResponseCycle, written: Written) -> None:
+        """What the cycle's `send` does, in one write."""
+        status, head, body = written
+        if not cycle.disconnected:
+            default = b"".join([b"%s: %s\r\n" % field for field in cycle.default_headers])
+            end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+            self.transport.write(b"".join((STATUS_LINE[status], default, head, end, body)))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:  # the server is about to end
+            self.transport.close()
+        cycle.on_response()
 
     # --- an end ----------------------------------------------------------------------------------
 
@@ -118,6 +203,11 @@ class Wire(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn's, for what is not HTTP."""
         self._refuse(NO_HTTP)
+
+
+def _scope(cycle: RequestResponseCycle) -> HTTPScope:
+    """uvicorn has types of its own for what is the same."""
+    return cast("HTTPScope", cycle.scope)
 
 
 def _judge(line: bytes, headers: list[tuple[bytes, bytes]]) -> Refused | None:

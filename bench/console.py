@@ -157,14 +157,15 @@ def live_parts(html: str) -> Iterator[dict[str, str]]:
         yield {name: value.replace("&amp;", "&") for name, value in ATTRIBUTE.findall(tag)}
 
 
-def address_of(part: dict[str, str], html: str, seen: int = 0) -> str:
+def address_of(part: dict[str, str], html: str, seen: int = 0, *, drawn: bool = False) -> str:
     """Where a part is fetched, with what live.js adds: the rows that are shown, or the last one.
-    seen: the last one that was added since."""
+    seen: the last one that was added since. drawn: the part beside it is due and comes along."""
     added = []
     if "data-live-rows" in part:
         added = [f"key={key}" for key in re.findall(r'<tr[^>]*\sdata-key="([^"]*)"', html)]
     if "data-live-after" in part and (last := re.search(r'data-last="(\d+)"', html)):
         added = [f"after={max(seen, int(last[1]))}"]
+    added += ["drawn=1"] if drawn else []
     address = part["data-live"]
     return address + ("&" if "?" in address else "?") + "&".join(added) if added else address
 
@@ -272,19 +273,29 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
 
     tags: dict[str, str] = {}
     last = [0]
+    # The timeline of a run's page: it has no hints of its own and comes along.
+    with_it = [part for part in parts if "data-live-beside" in part]
+    along = [part["data-live"] for part in parts if with_it and "data-live-stream" not in part]
+
+    def comes_along(part: dict[str, str], at: float) -> bool:
+        every = float(part.get("data-live-beside-every", "inf"))
+        return part in with_it and any(at - fetched[one] > every for one in along)
 
     async def fetch(part: dict[str, str]) -> None:
         own = part["data-live"]
-        fetched[own] = time.monotonic()
+        fetched[own] = at = time.monotonic()
+        drawn = comes_along(part, at)
+        fetched.update(dict.fromkeys(along, at) if drawn else {})
         due[own] = max(due[own], fetched[own]) + gap(part)
         shown = f"{client.base_url}".rstrip("/") + page
         headers = {"HX-Request": "true", "HX-Target": part.get("data-live-as", "")}
         headers |= {"HX-Current-URL": shown}
         headers |= {"If-None-Match": tags[own]} if own in tags else {}
+        address = address_of(part, html, last[0], drawn=drawn)
         try:
-            answer = await client.get(address_of(part, html, last[0]), headers=headers)
+            answer = await client.get(address, headers=headers)
         except httpx.RemoteProtocolError:  # kept open for too long; a browser asks again, too
-            answer = await client.get(address_of(part, html, last[0]), headers=headers)
+            answer = await client.get(address, headers=headers)
         tags[own] = answer.headers.get("ETag", "")
         last[0] = max([last[0], *map(int, re.findall(r'data-seq="(\d+)"', answer.text))])
         tally[1] += 1
@@ -324,9 +335,9 @@ async def _view(client: httpx.AsyncClient, page: str, run: str | None, tally: li
 
 
 VIEWED = (("/runs", None), ("/runs/{}", "{}"), ("/leases", None), ("/", None))
-# Each by itself, over runs that somebody writes to.
+# Each by itself, over runs that somebody writes to; the first fetch may be early, so for a minute.
 COUNTED = {"a run's page": "/runs/{}", "the page that asks for a reclaim": "/leases/run:{}/reclaim"}
-WATCHED, COUNTED_VIEWERS = 2, 20
+WATCHED, COUNTED_VIEWERS, COUNTED_SECONDS = 2, 20, 60.0
 
 
 def viewers(
@@ -530,8 +541,8 @@ def measure_viewers(url: str, people: list[httpx.Client], options: argparse.Name
     )
     for name, address in COUNTED.items():
         viewed = [(address.format(key), key) for key in writer.tokens]
-        alone = transactions_per_second(QUIET_SECONDS)
-        written = writer.write_for(QUIET_SECONDS)
+        alone = transactions_per_second(COUNTED_SECONDS)
+        written = writer.write_for(COUNTED_SECONDS)
         ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
         sessions = [dict(one.cookies) for one in people]
         looking = multiprocessing.get_context("spawn").Process(
@@ -541,11 +552,11 @@ def measure_viewers(url: str, people: list[httpx.Client], options: argparse.Name
         try:
             tally = wait_for_viewers(ours, count)
             time.sleep(MARGIN_SECONDS)
-            idle = transactions_per_second(QUIET_SECONDS) - alone
+            idle = transactions_per_second(COUNTED_SECONDS) - alone
             while ours.poll():
                 tally = ours.recv()
             fetched, began = tally[1], time.monotonic()
-            busy = writer.write_for(QUIET_SECONDS) - written
+            busy = writer.write_for(COUNTED_SECONDS) - written
             while ours.poll():
                 tally = ours.recv()
             rate = (tally[1] - fetched) / (time.monotonic() - began) / count

@@ -50,7 +50,7 @@ class ApiKey(AuthBase):
         return ApiKey(*self.scopes, operation=operation)
 
     def __call__(self, request: Any) -> Caller:
-        request.caller = find_caller(_sent_key(request))
+        request.caller = find_caller(sent_key(request))
         pacing.pace(request, request.caller)
         need(request, *self.scopes, operation=self.operation)
         caller: Caller = request.caller
@@ -79,7 +79,7 @@ OVERRIDE = ApiKey("override")
 ADMIN = ApiKey("admin")
 
 
-def _sent_key(request: HttpRequest) -> str:
+def sent_key(request: HttpRequest) -> str:
     sent = request.META.get("HTTP_AUTHORIZATION")
     if has_key_in(request.META.get("QUERY_STRING", "")):
         raise Unauthenticated(

@@ -37,6 +37,7 @@ from agentstate.api.replies import (
     slot_members,
     told,
 )
+from agentstate.api.writes import Write, carried_out
 from agentstate.store import reads
 from agentstate.store.commands import (
     ChangeCap,
@@ -150,11 +151,10 @@ def _split(request: WorkerRequest, name: str, *, slots: int, reason: str) -> Htt
     return _ask(request, SplitBudget(budget=name, slots=slots, reason=reason, if_match=if_match))
 
 
-def _charged(
-    request: WorkerRequest, run: str | None, name: str, ask: schemas.SpendAsked
-) -> HttpResponse:
+def _charged(request: WorkerRequest, run: str | None, name: str, ask: schemas.SpendAsked) -> Write:
     charge = Charge(budget=name, amount=ask.amount, id=ask.id, note=ask.note)
-    return _ask(request, Spend(run=run, charge=charge, fence=fence(request)))
+    command = Spend(run=run, charge=charge, fence=fence(request))
+    return Write(command, circumstances(request), etag="b")
 
 
 def _held(
@@ -287,12 +287,13 @@ def change_cap(
         headers=(*KEYED, FENCE),
     ),
 )
+@carried_out
 def spend(
     request: WorkerRequest,
     key: fields.RunKey,
     name: fields.BudgetName,
     ask: Sent[schemas.SpendAsked],
-) -> HttpResponse:
+) -> Write:
     """Charge a budget, and every budget above it: all levels admit it, or nothing is added.
 
     402 names the level that has no room. The same id again answers as before.
@@ -538,9 +539,10 @@ def change_shared_budget(
         headers=KEYED,
     ),
 )
+@carried_out
 def spend_shared(
     request: WorkerRequest, name: fields.BudgetName, ask: Sent[schemas.SpendAsked]
-) -> HttpResponse:
+) -> Write:
     """Charge a shared budget, and every one above it: all levels admit it, or nothing is added.
 
     402 names the level that has no room. The same id again answers as before.

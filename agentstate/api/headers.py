@@ -9,6 +9,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 
 from agentstate.api.access import WorkerRequest
 from agentstate.api.problems import request_id
@@ -104,5 +105,6 @@ def _whole(
     return int(sent)
 
 
+@cache
 def _meta(name: str) -> str:
     return f"HTTP_{name.upper().replace('-', '_')}"

@@ -26,6 +26,7 @@ from agentstate.api.replies import (
     term_members,
     told,
 )
+from agentstate.api.writes import Write, carried_out
 from agentstate.store import Ask, reads
 from agentstate.store.commands import (
     AcquireLease,
@@ -83,7 +84,8 @@ class TermsWanted(BaseModel):
         headers=KEYED,
     ),
 )
-def claim_runs(request: WorkerRequest, ask: Sent[schemas.ClaimAsked]) -> HttpResponse:
+@carried_out
+def claim_runs(request: WorkerRequest, ask: Sent[schemas.ClaimAsked]) -> Write:
     """Lease up to `limit` runs that wait for a worker, oldest first; never one to two workers.
 
     Pending runs become running. A run that was started `max_attempts` times is failed instead.
@@ -93,7 +95,7 @@ def claim_runs(request: WorkerRequest, ask: Sent[schemas.ClaimAsked]) -> HttpRes
     command = ClaimRuns(
         owner=ask.owner, ttl_seconds=ask.ttl_seconds, task=ask.task, tag=ask.tag, limit=ask.limit
     )
-    return reply_result(store.execute(command, by=request.caller, under=circumstances(request)))
+    return Write(command, circumstances(request))
 
 
 @router.post(
@@ -152,16 +154,17 @@ def _renewed(request: WorkerRequest, outcome: Result | Exception) -> dict[str, A
         headers=KEYED,
     ),
 )
+@carried_out
 def acquire_lease(
     request: WorkerRequest, unit: fields.Unit, ask: Sent[schemas.AcquireAsked]
-) -> HttpResponse:
+) -> Write:
     """Take a unit that is free, or whose lease is over; a run's unit is `run:<key>`.
 
     423 while another lease is live, also for the same owner: that is what renew is for.
     """
     check_unused(request, *UNUSED)
     command = AcquireLease(unit=unit, owner=ask.owner, ttl_seconds=ask.ttl_seconds)
-    return reply_result(store.execute(command, by=request.caller, under=circumstances(request)))
+    return Write(command, circumstances(request))
 
 
 @router.post(
@@ -175,9 +178,8 @@ def acquire_lease(
         headers=(ATTEMPT,),
     ),
 )
-def renew_lease(
-    request: WorkerRequest, unit: fields.Unit, ask: Sent[schemas.RenewAsked]
-) -> HttpResponse:
+@carried_out
+def renew_lease(request: WorkerRequest, unit: fields.Unit, ask: Sent[schemas.RenewAsked]) -> Write:
     """Keep a unit: it expires `ttl_seconds` from now, also when that is sooner than before.
 
     409 lease-lost once it has expired or been taken; the reason says which.
@@ -186,8 +188,7 @@ def renew_lease(
     command = RenewLease(
         unit=unit, token=ask.token, ttl_seconds=ask.ttl_seconds, progress=ask.progress
     )
-    under = circumstances(request, repeatable=True)
-    return reply_result(store.execute(command, by=request.caller, under=under))
+    return Write(command, circumstances(request, repeatable=True))
 
 
 @router.post(
@@ -201,14 +202,14 @@ def renew_lease(
         headers=(ATTEMPT,),
     ),
 )
+@carried_out
 def release_lease(
     request: WorkerRequest, unit: fields.Unit, ask: Sent[schemas.ReleaseAsked]
-) -> HttpResponse:
+) -> Write:
     """Give a unit back, so that somebody else may have it. Repeating it is harmless."""
     check_unused(request, *UNUSED)
-    under = circumstances(request, repeatable=True)
     command = ReleaseLease(unit=unit, token=ask.token)
-    return reply_result(store.execute(command, by=request.caller, under=under))
+    return Write(command, circumstances(request, repeatable=True))
 
 
 @router.post(

@@ -25,6 +25,7 @@ from agentstate.store.rules.pacing import brake_of
 MEDIA_TYPE = "application/json"
 # Tells a change that somebody else's request had applied from one's own that was sent twice.
 DUPLICATE = "Agentstate-Duplicate"
+REPLAYED = "Idempotent-Replayed"
 
 
 def reply(
@@ -33,7 +34,7 @@ def reply(
     """An answer of these members. replayed: it is the first answer to a repeated request."""
     response = HttpResponse(write(members), content_type=MEDIA_TYPE, status=status)
     if replayed:
-        response.headers["Idempotent-Replayed"] = "true"
+        response.headers[REPLAYED] = "true"
     if etag:
         response.headers["ETag"] = etag
     return response

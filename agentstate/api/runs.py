@@ -35,6 +35,7 @@ from agentstate.api.replies import (
     run_etag,
     run_members,
 )
+from agentstate.api.writes import Write, carried_out
 from agentstate.store import audit, export, reads, story
 from agentstate.store.commands import (
     UNSEEN,
@@ -464,9 +465,10 @@ def read_story(
         headers=(*KEYED, FENCE, IF_MATCH),
     ),
 )
+@carried_out
 def append_events(
     request: WorkerRequest, key: fields.RunKey, ask: Sent[schemas.AppendAsked]
-) -> HttpResponse:
+) -> Write:
     """Append events: all or none, numbered without a hole. One finished step can be one write,
     with what it adds to counters, what it spends, and the move that it ends with.
 
@@ -476,8 +478,7 @@ def append_events(
     what was begun and not ended is told to the next holder. Each begins once and ends once.
     """
     command = new_append(key, ask, if_match=version_to_match(request), fence=fence(request))
-    appended = store.execute(command, by=request.caller, under=circumstances(request))
-    return reply_result(appended, status=HTTPStatus.CREATED, etag=run_etag(appended.version))
+    return Write(command, circumstances(request), status=HTTPStatus.CREATED, etag="v")
 
 
 @router.get(

@@ -191,9 +191,11 @@ class Web:
         import uvicorn
 
         from agentstate.asgi import application
+        from agentstate.wire import Wire
 
         config = uvicorn.Config(
             application,
+            http=Wire,
             lifespan="off",
             access_log=False,
             log_config=None,  # whose process it is decides
@@ -230,7 +232,10 @@ class Web:
 
     async def _serve_in_loop(self) -> None:
         self._loop = asyncio.get_running_loop()
+        from agentstate.api import shortcuts
+
         await self._server.serve(sockets=[self._listener])
+        await shortcuts.end()
 
 
 async def _say_bye() -> None:

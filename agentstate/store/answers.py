@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
+from functools import cache
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -21,10 +22,20 @@ _PAYLOADS = frozenset({"progress", "data"})
 
 def members(answer: Any) -> dict[str, Any]:
     """A result as JSON members, without `replayed` (that is a header, not part of the answer)."""
-    return {f.name: _plain(getattr(answer, f.name)) for f in fields(answer) if f.name != "replayed"}
+    return {name: _plain(getattr(answer, name)) for name in _names(answer.__class__)}
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls) if field.name != "replayed")
+
+
+_AS_THEY_ARE = frozenset({str, int, bool, type(None), datetime})
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
     if is_dataclass(value) and not isinstance(value, (RawJSON, type)):

@@ -34,9 +34,8 @@ OF_LEASES = (AcquireLease, ClaimRuns, ReclaimLease, ReleaseLease, RenewLease)
 LEAST_BYTES = 500
 
 
-def weight(ask: Ask) -> int:
+def weight(command: Command[Any]) -> int:
     """About how many bytes it writes."""
-    command = ask.command
     if isinstance(command, Append):
         return LEAST_BYTES + sum(len(event.data.text) for event in command.events)
     return LEAST_BYTES

@@ -100,7 +100,8 @@ class NewEvent:
 
     def __post_init__(self) -> None:
         names.check_event_type("type", self.type)
-        check(self.data.text)
+        if not self.data.checked:
+            check(self.data.text)
         _check_event_id(self.id, self.effect)
 
     @property

@@ -7,6 +7,7 @@ design.md, section 3, says why each step is where it is.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -22,9 +23,10 @@ from uuid import UUID
 import psycopg
 from django.conf import settings
 from django.db import Error as DatabaseFailure
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from agentstate.store import (
+    aio,
     answers,
     bulking,
     collisions,
@@ -46,7 +48,7 @@ from agentstate.store import (
 from agentstate.store import rowsql as sql
 from agentstate.store.ages import KeptAge
 from agentstate.store.alerting import RULES
-from agentstate.store.asks import OF_LEASES, Ask, Outcome
+from agentstate.store.asks import OF_LEASES, Ask, Outcome, weight
 from agentstate.store.callers import PLAIN, ROLES, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
     AcknowledgeAlert,
@@ -92,7 +94,7 @@ from agentstate.store.errors import (
 )
 from agentstate.store.hot import HOT
 from agentstate.store.ids import uuid7
-from agentstate.store.lanes import Lane
+from agentstate.store.lanes import LONGEST_WAIT_SECONDS, Lane
 from agentstate.store.payloads import RawJSON
 from agentstate.store.plan import Plan, plan
 from agentstate.store.quiet import TARGET, Quiet
@@ -139,6 +141,47 @@ def execute[R: Result](command: Command[R], *, by: Caller, under: Circumstances 
     if isinstance(outcome, Exception):
         raise outcome
     return cast("R", outcome)
+
+
+async def aexecute[R: Result](
+    command: Command[R], *, by: Caller, under: Circumstances = PLAIN
+) -> R:
+    """`execute` for a task of an event loop: it waits without a thread of its own (`aio.py`)."""
+    ask = Ask(command=command, by=by, under=under)
+    hot = HOT.refusal_of(ask)
+    if hot is not None:
+        raise hot
+    outcome = None if isinstance(command, ALONE) else await _on_the_loop(ask)
+    if outcome is None:
+        outcome = await asyncio.to_thread(_in_a_thread, ask)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return cast("R", outcome)
+
+
+async def _on_the_loop(ask: Ask) -> Outcome | None:
+    lanes = AIO_LEASES if isinstance(ask.command, OF_LEASES) else AIO_WRITES
+    seconds = ask.under.wait_seconds(LONGEST_WAIT_SECONDS)
+    try:
+        return await lanes.here().submit(ask, weight=weight(ask.command), wait_seconds=seconds)
+    except aio.Late:
+        return Unavailable("waited too long for its turn", retry_after_ms=1_000)
+    except aio.Unknown:
+        return OutcomeUnknown("its batch is still being written", retry_after_ms=1_000)
+
+
+def _in_a_thread(ask: Ask) -> Outcome:
+    """In one of the loop's own threads, which keep no connection."""
+    try:
+        return execute_all([ask])[0]
+    finally:
+        connections.close_all()
+
+
+def try_together(asks: Sequence[Ask]) -> list[Outcome | None]:
+    """A batch of a lane: None for each when the database rolled it back, and nothing is done."""
+    outcomes = _together(asks)
+    return [None] * len(asks) if outcomes is None else list(outcomes)
 
 
 def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
@@ -1600,3 +1643,5 @@ OF_TARGETS = (
 ALONE = (*SWEEPS, *OF_TARGETS, CreateBulk, StopBulk, ChangeAge)
 WRITES = Lane(together=_together, alone=_alone)
 LEASES = Lane(together=_together, alone=_alone)
+AIO_WRITES = aio.LoopLanes(try_together, name="writes")
+AIO_LEASES = aio.LoopLanes(try_together, name="leases")

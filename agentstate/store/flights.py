@@ -198,6 +198,28 @@ def _results(conn: Any, wanted: int) -> Generator[Any, Any, list[Any]]:
     return found
 
 
+def fetch(statement: str, params: Params) -> list[Row]:
+    """The rows of one statement, prepared, in a transaction of its own or in the one that is open.
+
+    For what is asked all the time and needs nothing of Django's cursor.
+    """
+    if connection.in_atomic_block or not settings.PREPARED_STATEMENTS or _POOLED.is_set():
+        with connection.cursor() as plain:
+            plain.execute(statement, params)
+            return list(plain.fetchall())
+    connection.ensure_connection()
+    record, began = spent.record(), perf_counter()
+    try:
+        with connection.wrap_database_errors:
+            found: list[Row] = connection.connection.execute(
+                statement, params, prepare=True
+            ).fetchall()
+            return found
+    finally:
+        if record is not None:
+            record.note(perf_counter() - began, locks=False)
+
+
 @lru_cache(maxsize=500)
 def in_protocol(statement: str) -> tuple[bytes, tuple[str, ...] | None]:
     """A statement with `$1` in place of `%s` or `%(name)s`, and the names in their order.

@@ -11,14 +11,15 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from django.db import connection
 
-from agentstate.store import reads
+from agentstate.store import flights, reads
 from agentstate.store.callers import PLAIN, SCOPES, Caller, Circumstances
 from agentstate.store.commands import CreateKey, KeyRevoked, RevokeKey
 from agentstate.store.errors import Invalid, NotFound, Refusal
@@ -29,10 +30,10 @@ NO_SALT, NO_DIGEST = bytes(SALT_BYTES), bytes(32)
 _KEY = re.compile(r"as_([0-9a-f]{32})_([A-Za-z0-9_-]{43})")
 
 LOOK_UP = """
-SELECT name, scopes, salt, digest, revoked_at IS NOT NULL,
+SELECT id, name, scopes, salt, digest, revoked_at IS NOT NULL,
        coalesce(expires_at <= agentstate_now(), false),
        coalesce(last_used_at < agentstate_now() - interval '1 minute', true)
-FROM agentstate_apikey WHERE id = %(id)s
+FROM agentstate_apikey WHERE id = ANY (%s)
 """
 EVERY = """
 SELECT name, scopes, hint, created_by, created_at, expires_at, revoked_at, last_used_at,
@@ -118,23 +119,44 @@ def revoke_key(
 
 def find_caller(text: str) -> Caller:
     """Who calls with this key. Raises Unauthenticated; never says whether an id exists."""
-    parts = _KEY.fullmatch(text)
-    if parts is None:
-        raise Unauthenticated("this is not an API key: as_, 32 hex digits, _, 43 characters")
-    found = {"id": UUID(parts[1])}
-    with connection.cursor() as cursor:
-        cursor.execute(LOOK_UP, found)
-        row = cursor.fetchone()
-        # As long for an id that nobody has as for a wrong secret.
-        salt, digest = (row[2], bytes(row[3])) if row else (NO_SALT, NO_DIGEST)
-        is_right = hmac.compare_digest(digest_of(salt, parts[2]), digest)
-        if row is None or not is_right:
-            raise Unauthenticated("this key is unknown")
-        name, scopes, _, _, revoked, expired, unmarked = row
-        if revoked or expired:
-            raise Unauthenticated(f"this key was {'revoked' if revoked else 'valid for a time'}")
-        if unmarked:
-            cursor.execute(MARK_USED, found)
+    found = find_callers([text])[text]
+    if isinstance(found, Unauthenticated):
+        raise found
+    return found
+
+
+def find_callers(texts: Iterable[str]) -> dict[str, Caller | Unauthenticated]:
+    """Who calls with these keys, asked together; a key's refusal in place of its caller."""
+    parts = {text: _KEY.fullmatch(text) for text in texts}
+    ids = {text: UUID(found[1]) for text, found in parts.items() if found}
+    rows: dict[UUID, tuple[Any, ...]] = {}
+    if ids:
+        found_rows = flights.fetch(LOOK_UP, [list(set(ids.values()))])
+        rows = {row[0]: row[1:] for row in found_rows}
+    callers: dict[str, Caller | Unauthenticated] = {}
+    for text, match in parts.items():
+        if match is None:
+            callers[text] = Unauthenticated(
+                "this is not an API key: as_, 32 hex digits, _, 43 characters"
+            )
+        else:
+            callers[text] = _caller_of(match[2], rows.get(ids[text]))
+    used = {ids[text] for text, caller in callers.items() if isinstance(caller, Caller)}
+    for key_id in (one for one in used if rows[one][-1]):
+        with connection.cursor() as cursor:
+            cursor.execute(MARK_USED, {"id": key_id})
+    return callers
+
+
+def _caller_of(secret: str, row: tuple[Any, ...] | None) -> Caller | Unauthenticated:
+    # As long for an id that nobody has as for a wrong secret.
+    salt, digest = (row[2], bytes(row[3])) if row else (NO_SALT, NO_DIGEST)
+    is_right = hmac.compare_digest(digest_of(salt, secret), digest)
+    if row is None or not is_right:
+        return Unauthenticated("this key is unknown")
+    name, scopes, _, _, revoked, expired, _ = row
+    if revoked or expired:
+        return Unauthenticated(f"this key was {'revoked' if revoked else 'valid for a time'}")
     return Caller(kind="key", name=name, scopes=frozenset(scopes))
 
 

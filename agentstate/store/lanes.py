@@ -149,10 +149,10 @@ class Lane:
                 turn.outcome = outcomes[index]
 
     def _take(self, own: _Turn) -> list[_Turn]:
-        batch, size = [own], weight(own.ask)
+        batch, size = [own], weight(own.ask.command)
         with self._lock:
             while self._waiting and len(batch) < BATCH_COMMANDS:
-                size += weight(self._waiting[0].ask)
+                size += weight(self._waiting[0].ask.command)
                 if size > BATCH_BYTES:
                     break
                 turn = self._waiting.popleft()

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from json.encoder import encode_basestring
 from typing import Any
@@ -34,6 +34,14 @@ ELEMENTS_MAX = 10_000
 TEXT_ENDING = "_text"
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+# What nearly every body is made of, found without asking the decoder: names and texts without an
+# escape, whole numbers, the three words, and what follows a value. The rest takes the longer way.
+_NAME = re.compile(r'[ \t\n\r]*"([A-Za-z0-9_.-]*)"[ \t\n\r]*:[ \t\n\r]*')
+_SIMPLE = re.compile(
+    r'"([^"\\\x00-\x1f\ud800-\udfff]*)"|(-?(?:0|[1-9][0-9]{0,17}))(?![0-9.eE])|(null|true|false)'
+)
+_FOLLOWS = re.compile(r"[ \t\n\r]*([,}\]])[ \t\n\r]*")
+_WORDS = {"null": None, "true": True, "false": False}
 _BLANKS = frozenset(" \t\n\r")
 _RISKY = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\x00\ud800-\udfff]")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -47,9 +55,10 @@ class Malformed(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class RawJSON:
-    """A JSON value as the text in which it was sent."""
+    """A JSON value as the text in which it was sent. checked: by `check` or `parse`, here."""
 
     text: str
+    checked: bool = field(default=False, compare=False, repr=False)
 
     def value(self) -> Any:
         """The decoded value; integers exact, other numbers as floats."""
@@ -86,11 +95,11 @@ def check(text: str, *, path: str = "data", bytes_max: int = PAYLOAD_BYTES_MAX) 
     if _skip(text, end) != len(text):
         raise Malformed("text after the JSON value", position=end)
     _check_value(text, value, path)
-    return RawJSON(text)
+    return RawJSON(text, True)
 
 
 def _check_size(text: str, path: str, bytes_max: int) -> None:
-    size = len(text.encode("utf-8", "surrogatepass"))
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if size > bytes_max:
         raise TooLarge(
             f"{path} has {size} bytes, at most {bytes_max} are taken",
@@ -173,6 +182,8 @@ class _Walk:
 
 def _walk(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, int]:
     walk.count()
+    if simple := _SIMPLE.match(text, at):
+        return _simple(simple), simple.end()
     opening = text[at : at + 1]
     if level <= 4 and opening == "{":
         return _walk_object(text, at, walk, path, level)
@@ -184,22 +195,24 @@ def _walk(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, 
     return value, end
 
 
+def _simple(found: re.Match[str]) -> Any:
+    word, whole = found[1], found[2]
+    if word is not None:
+        return word
+    return int(whole) if whole is not None else _WORDS[found[3]]
+
+
 def _walk_object(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, int]:
     found: dict[str, Any] = {}
     at = _skip(text, at + 1)
     if text[at : at + 1] == "}":
         return found, at + 1
     while True:
-        if text[at : at + 1] != '"':
-            raise Malformed("a name in double quotes is missing", position=at)
-        start = at
-        name, at = _scan_string(text, at + 1)
-        inner = f"{path}.{name}" if path else name
-        _check_value(text[start:at], name, f"{inner} (a name)")
-        at = _skip(text, at)
-        if text[at : at + 1] != ":":
-            raise Malformed("':' is missing", position=at)
-        at = _skip(text, at + 1)
+        if simple := _NAME.match(text, at):
+            name, at = simple[1], simple.end()
+            inner = f"{path}.{name}" if path else name
+        else:
+            name, inner, at = _walk_name(text, at, path)
         if name in found:
             raise Invalid(inner, "the same name twice in one object")
         if len(found) == NAMES_MAX and walk.raw:
@@ -211,6 +224,20 @@ def _walk_object(text: str, at: int, walk: _Walk, path: str, level: int) -> tupl
         at, done = _next(text, at, "}")
         if done:
             return found, at
+
+
+def _walk_name(text: str, at: int, path: str) -> tuple[str, str, int]:
+    """A name with its path, and where its value begins."""
+    if text[at : at + 1] != '"':
+        raise Malformed("a name in double quotes is missing", position=at)
+    start = at
+    name, at = _scan_string(text, at + 1)
+    inner = f"{path}.{name}" if path else name
+    _check_value(text[start:at], name, f"{inner} (a name)")
+    at = _skip(text, at)
+    if text[at : at + 1] != ":":
+        raise Malformed("':' is missing", position=at)
+    return name, inner, _skip(text, at + 1)
 
 
 def _walk_list(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[Any, int]:
@@ -234,16 +261,17 @@ def _payload(text: str, at: int, path: str) -> tuple[RawJSON, int]:
     kept = text[at:end]
     _check_size(kept, path, PAYLOAD_BYTES_MAX)
     _check_value(kept, value, path)
-    return RawJSON(kept), end
+    return RawJSON(kept, True), end
 
 
 def _next(text: str, at: int, closing: str) -> tuple[int, bool]:
-    at = _skip(text, at)
-    if text[at : at + 1] == closing:
-        return at + 1, True
-    if text[at : at + 1] != ",":
-        raise Malformed(f"',' or '{closing}' is missing", position=at)
-    return _skip(text, at + 1), False
+    found = _FOLLOWS.match(text, at)
+    if found is not None:
+        if found[1] == closing:
+            return found.end(1), True
+        if found[1] == ",":
+            return found.end(), False
+    raise Malformed(f"',' or '{closing}' is missing", position=_skip(text, at))
 
 
 def _skip(text: str, at: int) -> int:
@@ -322,10 +350,16 @@ def _check_value(text: str, value: Any, path: str) -> None:
     if not isinstance(value, (dict, list, str)):
         return
     _check_depth(text, value, path)
-    if _RISKY.search(text):
+    if _may_be_unstorable(text):
         for where, part in _strings(value, path):
             if _UNSTORABLE.search(part):
                 raise UnstorableText(where, "no U+0000 and no lone surrogate")
+
+
+def _may_be_unstorable(text: str) -> bool:
+    if "\\u" not in text and "\x00" not in text and text.isascii():
+        return False
+    return _RISKY.search(text) is not None
 
 
 def _check_depth(text: str, value: Any, path: str) -> None:

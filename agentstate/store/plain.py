@@ -1,9 +1,9 @@
 """Appends that nothing stands against, many in one statement: the hot path of `execute`.
 
-A plain append is one event to a run, with a fence, an id, what the caller saw of the run and what
-it adds to counters, if it likes: no charge, move, effect or idempotency key. PostgreSQL locks the
+A plain append is events to a run, with a fence, ids, what the caller saw of the run and what it
+adds to counters, if it likes: no charge, move, effect or idempotency key. PostgreSQL locks the
 runs, looks at its clock, and carries out those that every guard lets pass (the function
-`agentstate_append_plain`). What a guard stops is left as it was, and decided once more where the
+`agentstate_append_events`). What a guard stops is left as it was, and decided once more where the
 rule is (`rules/deciding/runs.py`): so a refusal, a replay and whatever is rare has one home, and
 the guards here may stop too much but never too little. `tests/store/test_plain.py` compares both.
 
@@ -24,14 +24,14 @@ from django.db import transaction
 
 from agentstate.store import flights, listeners, minutes
 from agentstate.store.asks import Ask, Outcome
-from agentstate.store.commands import Append, Appended
+from agentstate.store.commands import Append, Appended, NewEvent
 from agentstate.store.payloads import write
 from agentstate.store.plan import Plan, plan
 from agentstate.store.rules import pacing
 from agentstate.store.rules.names import AMOUNT_MAX, COUNTERS_MAX
 from agentstate.store.states import TERMINAL
 
-CALL = "SELECT agentstate_append_plain(%s, %s, %s, %s, %s, %s)::text"
+CALL = "SELECT agentstate_append_events(%s, %s, %s, %s, %s, %s)::text"
 _PREPARED = frozenset({CALL})
 _TERMINAL = sorted(str(status) for status in TERMINAL)
 
@@ -41,23 +41,24 @@ def is_plain(ask: Ask) -> bool:
     command = ask.command
     return (
         type(command) is Append
-        and len(command.events) == 1
-        and command.events[0].effect is None
         and command.to is None
         and not command.spend
         and ask.under.idempotency_key is None
+        and all(event.effect is None for event in command.events)
     )
 
 
 def plain_ones(asks: Sequence[Ask]) -> list[int]:
-    """The places of those that go together: of one event's id to one run only the first."""
-    found, seen = [], set()
+    """The places of those that go together: of an event's id to one run only the first."""
+    found: list[int] = []
+    seen: set[tuple[str, str]] = set()
     for n, ask in enumerate(asks):
         if not is_plain(ask):
             continue
-        named = (_append(ask).run, _append(ask).events[0].id)
-        if named[1] is None or named not in seen:
-            seen.add(named)
+        command = _append(ask)
+        named = [(command.run, event.id) for event in command.events if event.id is not None]
+        if seen.isdisjoint(named):
+            seen.update(named)
             found.append(n)
     return found
 
@@ -71,8 +72,9 @@ class PlainBatch:
         self.xact_id = ""
         self.written = listeners.Written()
         self._at: datetime | None = None
-        # Of each that was done: its place among the asks, seq, version, status, owner, run's id.
-        self._done: list[tuple[int, int, int, str, str | None, str]] = []
+        # Of each that was done: its place among the asks, its first and last number, version,
+        # status, owner, run's id.
+        self._done: list[tuple[int, int, int, int, str, str | None, str]] = []
 
     @staticmethod
     def cursor() -> Any:
@@ -97,7 +99,7 @@ class PlainBatch:
         commands = [_append(self.asks[n]) for n, *_ in self._done]
         self.written = listeners.Written(
             runs=frozenset(command.run for command in commands),
-            types=frozenset(command.events[0].type for command in commands),
+            types=frozenset(event.type for command in commands for event in command.events),
         )
         if self._done:
             self.decided = True
@@ -107,9 +109,14 @@ class PlainBatch:
     def outcomes(self) -> list[Outcome | None]:
         found: list[Outcome | None] = [None] * len(self.asks)
         assert self._at is not None
-        for n, seq, version, status, *_ in self._done:
+        for n, first, last, version, status, *_ in self._done:
             found[n] = Appended(
-                first_seq=seq, last_seq=seq, version=version, status=status, at=self._at, spent=()
+                first_seq=first,
+                last_seq=last,
+                version=version,
+                status=status,
+                at=self._at,
+                spent=(),
             )
         return found
 
@@ -126,7 +133,7 @@ class PlainBatch:
     def count(self, latency_ms: int) -> None:
         """Add what was committed to this process's minutes, as `_Batch.count` does."""
         assert self._at is not None
-        for n, _, _, _, owner, _ in self._done:
+        for n, first, last, _, _, owner, _ in self._done:
             ask = self.asks[n]
             minutes.TALLY.add(
                 at=self._at,
@@ -134,7 +141,7 @@ class PlainBatch:
                 operation="append",
                 worker=owner or "",
                 outcome=minutes.OK,
-                events=1,
+                events=last - first + 1,
                 attempt=ask.under.attempt,
                 latency_ms=latency_ms,
             )
@@ -150,13 +157,13 @@ def _records(asks: Sequence[Ask]) -> str:
     limit = pacing.of_site(settings.RUN_WRITES_PER_SECOND)
     for n, ask in enumerate(asks):
         command = _append(ask)
-        (event,) = command.events
         paced = limit is not None and pacing.is_counted(ask.by)
         more = [_pace(limit) if limit is not None and paced else ""]
         if command.fence is not None:
             more.append(f',"token":{command.fence}')
-        if event.id is not None:
-            more.append(f',"id":{text(event.id)}')
+        ids = [text(event.id) for event in command.events if event.id is not None]
+        if ids:
+            more.append(f',"ids":[{",".join(ids)}]')
         if command.add:
             more.append(f',"add":{text(write(command.add))}')
         if command.expected_seq is not None or command.if_match is not None:
@@ -167,11 +174,19 @@ def _records(asks: Sequence[Ask]) -> str:
             more.append(f',"version":{command.if_match}')
         if ask.under.request_id is not None:
             more.append(f',"request_id":{text(ask.under.request_id)}')
+        types = ",".join({text(event.type) for event in command.events})
+        events = ",".join(map(_event, command.events))
         rows.append(
             f'{{"n":{n},"run":{text(command.run)},"principal":{text(ask.by.principal)},'
-            f'"type":{text(event.type)},"data":{text(event.data.text)}{"".join(more)}}}'
+            f'"size":{len(command.events)},"types":[{types}],"events":[{events}]{"".join(more)}}}'
         )
     return f"[{','.join(rows)}]"
+
+
+def _event(event: NewEvent) -> str:
+    text = encode_basestring
+    named = "" if event.id is None else f',"id":{text(event.id)}'
+    return f'{{"type":{text(event.type)},"data":{text(event.data.text)}{named}}}'
 
 
 @lru_cache(maxsize=8)

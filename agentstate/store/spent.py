@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-LOCKING = ("FOR NO KEY UPDATE", "SELECT pg_advisory_xact_lock(", "SELECT agentstate_append_plain(")
+LOCKING = ("FOR NO KEY UPDATE", "SELECT pg_advisory_xact_lock(", "SELECT agentstate_append_events(")
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Plain appends by the short way are what the rule in Python makes of them, run by run.
 
 Twins: two runs in the same state, whatever it is, get the same appends at the same moment, the one
-by `agentstate_append_plain`, the other by the rule. Answers, rows, outbox and counts must agree.
+by `agentstate_append_events`, the other by the rule. Answers, rows, outbox and counts must agree.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ appends = st.fixed_dictionaries(
         "add": st.sampled_from([{"steps": 1}, {"steps": -3, "c1": 2}, {"another": 1}, {}]),
         "expected_seq": st.sampled_from([0, 1, 2]),
         "if_match": st.sampled_from([0, 1, 2]),
+        # Of more events of the same append.
+        "more": st.lists(st.sampled_from([None, "known three", "new three"]), max_size=3).filter(
+            lambda ids: len({one for one in ids if one}) == len([one for one in ids if one])
+        ),
     },
 )
 
@@ -66,6 +70,7 @@ def make_run(store, state) -> dict[str, object]:
     key = f"r-{next(_numbers)}"
     store.create(key)
     store.append(key, [NewEvent(type="step.done", data=dump({"n": 1}), id="known")])
+    store.append(key, [NewEvent(type="step.more", data=dump(7), id="known three")])
     token = None
     if "leased" in state:
         token = store.hold(key).token
@@ -97,9 +102,11 @@ def asks_of(made, wanted) -> list[Ask]:
     for one in wanted:
         fence = {"mine": made["token"], "older": (made["token"] or 2) - 1}.get(one.get("fence"))
         seen = {name: getattr(run, of) + one[name] - 1 for name, of in SEEN if name in one}
+        more = tuple(NewEvent(type="step.more", data=dump(7), id=id) for id in one.get("more", []))
+        first = NewEvent(type="step.done", data=dump(one.get("data")), id=one.get("id"))
         command = Append(
             run=made["key"],
-            events=(NewEvent(type="step.done", data=dump(one.get("data")), id=one.get("id")),),
+            events=(first, *more),
             fence=fence,
             add=one.get("add", {}),
             **seen,
@@ -210,17 +217,23 @@ def test_in_one_batch_as_many_events_are_numbered_without_a_hole(store, clock, s
     assert [event.seq for event in events] == list(range(1, run.last_seq + 1))
     by_seq = {event.seq: event for event in events}
     new = [o for o in outcomes if not isinstance(o, Refusal) and not o.replayed]
-    assert run.last_seq - before.last_seq == len(new) == run.version - before.version
+    size = sum(o.last_seq - o.first_seq + 1 for o in new)
+    assert run.last_seq - before.last_seq == size
+    assert run.version - before.version == len(new)
     sums = dict(before.counters)
     for ask, outcome in zip(asks, outcomes, strict=True):
         if isinstance(outcome, Refusal):
             continue
-        event = by_seq[outcome.first_seq]
-        assert (event.event_id, event.data) == (
-            ask.command.events[0].id,
-            ask.command.events[0].data.text,
-        )
-        assert event.version == outcome.version
+        for asked, seq in zip(
+            ask.command.events, range(outcome.first_seq, outcome.last_seq + 1), strict=True
+        ):
+            event = by_seq[seq]
+            assert (event.type, event.event_id, event.data) == (
+                asked.type,
+                asked.id,
+                asked.data.text,
+            )
+            assert event.version == outcome.version
         if not outcome.replayed:
             for name, amount in ask.command.add.items():
                 sums[name] = sums.get(name, 0) + amount
@@ -230,7 +243,7 @@ def test_in_one_batch_as_many_events_are_numbered_without_a_hole(store, clock, s
         " WHERE run_key = %s",
         made["key"],
     )
-    assert outbox == [(before.last_seq + 1, run.last_seq, len(new)) if new else (None, None, None)]
+    assert outbox == [(before.last_seq + 1, run.last_seq, size) if new else (None, None, None)]
 
 
 @pytest.mark.damages
@@ -242,18 +255,23 @@ def test_what_it_counts_is_what_the_rule_counts(store, clock):
     assert counted["append", "w-1", "ok"] == (2, 2)
 
 
+EFFECT = NewEvent(type="a", effect=Effect(key="mail", state="begun"))
+
+
 @pytest.mark.parametrize(
     "more",
     [
         {"to": "running"},
         {"spend": (Charge(budget="tokens", amount=1),)},
-        {"events": (NewEvent(type="a"), NewEvent(type="b"))},
-        {"events": (NewEvent(type="a", effect=Effect(key="mail", state="begun")),)},
+        {"events": (NewEvent(type="a"), EFFECT)},
+        {"events": (EFFECT,)},
     ],
 )
 def test_what_is_not_plain_is_the_rules_alone(more):
     whole = {"run": "42", "events": (NewEvent(type="a"),)}
     assert plain.is_plain(Ask(command=Append(**whole), by=FLEET))
+    several = {"events": (NewEvent(type="a"), NewEvent(type="b"))}
+    assert plain.is_plain(Ask(command=Append(**whole | several), by=FLEET))
     assert not plain.is_plain(Ask(command=Append(**whole | more), by=FLEET))
     under = Circumstances(idempotency_key="k", fingerprint=b"f")
     assert not plain.is_plain(Ask(command=Append(**whole), by=FLEET, under=under))
@@ -267,7 +285,7 @@ def test_a_day_of_paced_writes_takes_no_more_than_the_limit(store, clock):
         HOT.forget()
         outcomes = execute_all(asks_of(made, [{"by": "fleet"}] * 12))
         done = [outcome for outcome in outcomes if not isinstance(outcome, Refusal)]
-        assert len(done) == 2 * PER_SECOND - 1  # one was written to make it
+        assert len(done) == 2 * PER_SECOND - 2  # two were written to make it
         clock.set(clock.now + timedelta(milliseconds=250))
         HOT.forget()
         (one, other) = execute_all(asks_of(made, [{"by": "fleet"}] * 2))
