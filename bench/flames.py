@@ -48,9 +48,9 @@ def report(options: Options) -> Report:
         for name, title, at_work in (
             ("http-append", "A web process that takes appends over HTTP, one event a call, from 32"
              " of 64 connections", lambda: over_http(home, runs, seconds)),
-            ("append", "A process that appends by `aexecute`, 32 of 64 writers",
+            ("append", "A process that appends by aexecute, 32 of 64 writers",
              lambda: in_process(home, "bench.appends", TASKS_MANY, 64, runs, seconds)),
-            ("renew", "A process that renews by `aexecute`, 8 of 16 callers",
+            ("renew", "A process that renews by aexecute, 8 of 16 callers",
              lambda: in_process(home, "bench.leases", in_tasks(RENEW), 16, runs, seconds)),
         ):  # fmt: skip
             with at_work() as pid:
