@@ -10,12 +10,12 @@ Python; without, by one statement for all that come together (docs/decisions/002
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
 import random
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +50,12 @@ def report(options: Options) -> Report:
                 str(writers): {
                     UNIT: lambda w=writers: pgbench(script, w, seconds),
                     **{kind: lambda k=kind, w=writers: writing.work(k, w, seconds)
-                       for kind in kinds()},
+                       for kind in KINDS},
                 }
                 for writers in WRITERS
             })  # fmt: skip
         check()
     return told(turns)
-
-
-def kinds() -> list[str]:
-    """`aexecute` takes part where the store has it."""
-    from agentstate import store
-
-    return [kind for kind in KINDS if "aexecute" not in kind or hasattr(store, "aexecute")]
 
 
 def check() -> None:
@@ -131,7 +124,7 @@ def serve(held: str) -> None:
     def work(kind: str, writers: int, seconds: float) -> Told:
         some: Any = runs[:1] if "one run" in kind else runs
         if kind.startswith("aexecute"):
-            return asyncio.run(tasks(some, writers, seconds))
+            return tasks(some, writers, seconds)
         return threads(some, writers, seconds, keyed=kind == KEYED)
 
     crew.serve(work)
@@ -170,13 +163,22 @@ def ask_keyed(command: Any) -> Any:
     return store.execute(command, by=by, under=under)
 
 
-async def tasks(runs: list[tuple[str, int]], writers: int, seconds: float) -> Told:
+def tasks(runs: list[tuple[str, int]], writers: int, seconds: float) -> Told:
+    async def call() -> int:
+        await aask(append_to(runs))
+        return 1
+
+    return crew.in_tasks(writers, seconds, call)
+
+
+def aask(command: Any) -> Awaitable[Any]:
+    """`ask` for a task."""
     from agentstate import store
     from agentstate.store.callers import SCOPES, Caller
 
-    aexecute: Any = store.aexecute  # type: ignore[attr-defined]
     by = Caller(kind="key", name="bench", scopes=frozenset(SCOPES))
-    return await crew.in_tasks(writers, seconds, lambda: aexecute(append_to(runs), by=by))
+    done: Awaitable[Any] = store.aexecute(command, by=by)
+    return done
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from typing import Any
 from agentstate.cli.output import CommandFailure, progress
 from bench import folded
 from bench.apart import peers_folder
-from bench.appends import MANY, TASKS_MANY
+from bench.appends import TASKS_MANY
 from bench.baseline import make_runs
 from bench.budget_slots import scratch_server
 from bench.crew import Crew
 from bench.document import FLAMES
 from bench.http import SINGLE, Calls, make_key
-from bench.leases import RENEW, RENEW_TASKS
+from bench.leases import RENEW, in_tasks
 from bench.report import Options, Report
 from bench.webs import web_processes
 
@@ -48,10 +48,10 @@ def report(options: Options) -> Report:
         for name, title, at_work in (
             ("http-append", "A web process that takes appends over HTTP, one event a call, from 32"
              " of 64 connections", lambda: over_http(home, runs, seconds)),
-            ("append", f"A process that appends by {word(MANY, TASKS_MANY)}, 32 of 64 writers",
-             lambda: in_process(home, "bench.appends", way(MANY, TASKS_MANY), 64, runs, seconds)),
-            ("renew", f"A process that renews by {word(RENEW, RENEW_TASKS)}, 8 of 16 callers",
-             lambda: in_process(home, "bench.leases", way(RENEW, RENEW_TASKS), 16, runs, seconds)),
+            ("append", "A process that appends by aexecute, 32 of 64 writers",
+             lambda: in_process(home, "bench.appends", TASKS_MANY, 64, runs, seconds)),
+            ("renew", "A process that renews by aexecute, 8 of 16 callers",
+             lambda: in_process(home, "bench.leases", in_tasks(RENEW), 16, runs, seconds)),
         ):  # fmt: skip
             with at_work() as pid:
                 stacks = look(spy, pid, seconds, Path(home) / f"{name}.folded")
@@ -62,17 +62,6 @@ def report(options: Options) -> Report:
     told = "".join(f"{name}\t{title}\n" for name, title in captions.items())
     (FLAMES / "captions.txt").write_text(told)
     return Report(tables=())
-
-
-def way(threads: str, tasks: str) -> str:
-    """By tasks where the store has that."""
-    from agentstate import store
-
-    return tasks if hasattr(store, "aexecute") else threads
-
-
-def word(threads: str, tasks: str) -> str:
-    return "aexecute (tasks)" if way(threads, tasks) == tasks else "execute (threads)"
 
 
 @contextmanager

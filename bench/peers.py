@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.apart import versions
-from bench.appends import MANY, TASKS_MANY, check, kinds
+from bench.appends import MANY, TASKS_MANY, check
 from bench.baseline import UNIT, make_baseline, make_runs, pgbench
 from bench.beside import Beside, beside
 from bench.budget_slots import scratch_server
@@ -25,6 +25,7 @@ from bench.turns import Turns, columns, seconds_of
 
 ABOUT = "Appends beside peers from PyPI, each by its public API, on the same server"
 CALLERS = (1, 16)
+WAYS = (MANY, TASKS_MANY)
 # Its package, and what one call of it guarantees.
 PEERS = {
     "eventsourcing": (
@@ -61,7 +62,7 @@ def report(options: Options) -> Report:
                 str(callers): {
                     UNIT: lambda c=callers: pgbench(script, c, seconds),
                     **{kind: lambda k=kind, c=callers: writing.work(k, c, seconds)
-                       for kind in kinds() if kind in (MANY, TASKS_MANY)},
+                       for kind in WAYS},
                     **{peer: lambda p=peer, c=callers: others.work(p, c, seconds)
                        for peer in others.names},
                 }
@@ -96,8 +97,7 @@ def absent(others: Beside) -> str:
 
 def ours(turns: Turns, group: str, peer: str) -> float:
     """How many times as fast as the peer, by the better way of calling."""
-    ways = [name for name in (MANY, TASKS_MANY) if turns.has(group, name)]
-    return max(turns.ratio(group, name, to=peer) for name in ways)
+    return max(turns.ratio(group, name, to=peer) for name in WAYS)
 
 
 def at_16(turns: Turns, missing: Mapping[str, str]) -> list[Goal]:

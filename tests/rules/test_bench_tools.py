@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import folded, load
-from bench.crew import in_threads
+from bench.crew import in_tasks, in_threads
 from bench.leases import exponent
 
 FOLDED = """\
@@ -72,6 +72,16 @@ def test_what_a_thread_of_the_load_raises_ends_all_of_them_and_is_told():
     with pytest.raises(ValueError, match="gone"):
         in_threads(3, 30.0, call)
     assert time.monotonic() - began < 10
+
+
+def test_tasks_that_end_at_once_are_all_counted():
+    async def call() -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    count, lasted, took = in_tasks(5, 0.05, call)
+    assert count == 2 * len(took) > 20
+    assert lasted >= 0.05
 
 
 def test_a_frames_width_is_its_share_and_what_is_too_narrow_is_left_out():
