@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A report with how it came about. made_at: UTC, to the minute. versions: name -> version."""
+    """A report with how it came about. made_at: UTC, to the minute. versions: name -> version.
+
+    before: what the full run before this one found, by goal; it says how far one can rely on it.
+    """
 
     name: str
     about: str
@@ -67,6 +70,7 @@ class Kept:
     cores: int
     versions: Mapping[str, str]
     report: Report
+    before: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_kept(kept: Kept) -> str:
