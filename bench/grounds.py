@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,29 +177,29 @@ def make_held(
 # --- memory and processor -------------------------------------------------------------------------
 
 
-def memory_kb(pid: int) -> float:
+def memory_kb(pid: int, *, shared: bool = True) -> float:
     """What a process holds, in kB: its own pages and its share of those that it has with others
     (PSS); where the system does not tell that, what is resident (RSS). NaN where it tells neither.
+
+    shared: with its share of memory that processes write to together, as PostgreSQL's buffers are.
     """
-    try:
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        return float(
-            next(line for line in rollup.splitlines() if line.startswith("Pss:")).split()[1]
-        )
-    except (OSError, StopIteration):
-        pass
-    try:
-        told = subprocess.run(
-            ["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True
-        )
-        return float(told.stdout)
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        return math.nan
+    with suppress(OSError, KeyError):
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        told = {line.split()[0]: float(line.split()[1]) for line in rollup}
+        return told["Pss:"] - (0.0 if shared else told["Pss_Shmem:"])
+    with suppress(OSError, ValueError, subprocess.CalledProcessError):
+        asked = ["ps", "-o", "rss=", "-p", str(pid)]
+        return float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+    return math.nan
 
 
 def memory_of_server_kb(postmaster: int) -> float:
-    """The same of the database's server, all its processes together."""
-    return memory_kb(postmaster) + sum(memory_kb(pid) for pid in children_of(postmaster))
+    """The same of the database's server, all its processes together, without its buffers: those are
+    taken once and for all, and filled little by little."""
+    each = [memory_kb(pid, shared=False) for pid in children_of(postmaster)]
+    # Not of those that have ended since they were listed.
+    held = [one for one in each if not math.isnan(one)]
+    return memory_kb(postmaster, shared=False) + sum(held)
 
 
 def processor_seconds(pid: int) -> float:

@@ -347,7 +347,8 @@ async def as_stream(ground: Ground, first: int, wanted: int) -> float:
 
 
 def report(options: Options) -> Report:
-    home = None if options.home is None else str(options.home)
+    # What is kept in the folder is the large store, which a quick run has no use for.
+    home = None if options.home is None or options.quick else str(options.home)
     told = grounds.apart(measure, home=home, quick=options.quick, rounds=options.rounds)
     return read_report(told)
 

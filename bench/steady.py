@@ -286,8 +286,8 @@ def told(
              f"{beside_events(one.sizes) / MEGABYTE:.1f}")
             for one in lines
         ),
-        note=f"{work.events:,} events. Failed: {failed}. Memory is PSS, so that shared pages count"
-        " once; PostgreSQL's grows until its buffers are full.",
+        note=f"{work.events:,} events. Failed: {failed}. Memory is PSS, PostgreSQL's without"
+        " its buffers.",
     )  # fmt: skip
     goals = (
         Goal(
