@@ -125,6 +125,8 @@ DATABASE_PARTS = (
     if DATABASE_URL
     else postgres.embedded_parts(str(EmbeddedPostgres(AGENTSTATE_HOME / "postgres").socket))
 )
+# Past a pooler, for what needs a session of its own: LISTEN, locks of a session, dumps.
+SESSION_PARTS = DATABASE_PARTS
 DATABASES = {
     "default": postgres.django_entry(
         DATABASE_PARTS, application_name=f"agentstate {AGENTSTATE_PROCESS}"

@@ -33,8 +33,8 @@ SELECT coalesce((SELECT position FROM agentstate_feedhead), 0),
     coalesce((SELECT greatest(0, extract(epoch FROM agentstate_now() - at))
         FROM agentstate_outbox ORDER BY gid LIMIT 1), 0)::float8,
     (SELECT count(*) FROM agentstate_feedconsumer),
-    coalesce((SELECT max(h.position - c.position) FROM agentstate_feedconsumer c,
-        agentstate_feedhead h), 0)
+    coalesce((SELECT max(agentstate_feed_lag(c.position, h.position))
+        FROM agentstate_feedconsumer c, agentstate_feedhead h), 0)
 """
 RUNS = "SELECT count(*) FROM (SELECT FROM agentstate_run WHERE status = %s LIMIT %s) AS counted"
 LEASES = """
