@@ -4,10 +4,11 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_init
+from celery.signals import celeryd_init, task_postrun, task_prerun
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
 
+from agentstate import logs, tracing
 from tasks.schedule import MODULES, ROUTES, SCHEDULE
 
 app = Celery("agentstate")
@@ -24,3 +25,16 @@ def configure_worker(*, conf: Any, **_: object) -> None:
     """
     if conf.broker_url.startswith("pgmq"):
         conf.broker_transport_options = conf.broker_transport_options | {"use_notify": True}
+
+
+@task_prerun.connect
+def begin_task(*, task_id: str, task: Any, **_: object) -> None:
+    """What is logged from now on belongs to this task."""
+    logs.TASK.set({"task": task.name, "task_id": task_id})
+    tracing.begin_task(task.name, task_id)
+
+
+@task_postrun.connect
+def end_task(*, state: str | None = None, **_: object) -> None:
+    tracing.end_task(state)
+    logs.TASK.set(None)
