@@ -74,8 +74,8 @@ def connect(parts: dict[str, str]) -> psycopg.Connection:
 
 def make_database() -> None:
     """Create the embedded server's database at its first start."""
-    name = settings.DATABASE_PARTS["dbname"]
-    with connect(settings.DATABASE_PARTS | {"dbname": "postgres"}) as session:
+    name = settings.SESSION_PARTS["dbname"]
+    with connect(settings.SESSION_PARTS | {"dbname": "postgres"}) as session:
         known = session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
         if known is None:
             try:

@@ -40,6 +40,7 @@ def kept_secret_key() -> str:
 
 
 # Signs sessions and cursors. Changing it logs everybody out; several machines need the same one.
+SECRET_KEY_GIVEN = bool(os.environ.get("AGENTSTATE_SECRET_KEY", "").strip())
 SECRET_KEY = env.text("AGENTSTATE_SECRET_KEY", secret=True, at_least=32) or kept_secret_key()
 # Former ones: what they signed and sealed stays good, so that the key can be changed.
 SECRET_KEY_FALLBACKS = env.secrets("AGENTSTATE_SECRET_KEY_FALLBACKS", at_least=32)
@@ -125,11 +126,21 @@ DATABASE_PARTS = (
     if DATABASE_URL
     else postgres.embedded_parts(str(EmbeddedPostgres(AGENTSTATE_HOME / "postgres").socket))
 )
-# Past a pooler, for what needs a session of its own: LISTEN, locks of a session, dumps.
-SESSION_PARTS = DATABASE_PARTS
+# The same database past a pooler in transaction mode, for what needs a session of its own: LISTEN,
+# the broker in the database, migrations, backups. Unset: as DATABASE_URL.
+SESSION_URL = env.text("DATABASE_SESSION_URL", secret=True)
+if SESSION_URL and EMBEDDED:
+    raise env.BadSetting(
+        "DATABASE_SESSION_URL", SESSION_URL, "unset while DATABASE_URL is not set", secret=True
+    )
+SESSION_PARTS = (
+    postgres.parse(SESSION_URL, name="DATABASE_SESSION_URL") if SESSION_URL else DATABASE_PARTS
+)
 DATABASES = {
     "default": postgres.django_entry(
-        DATABASE_PARTS, application_name=f"agentstate {AGENTSTATE_PROCESS}"
+        DATABASE_PARTS,
+        application_name=f"agentstate {AGENTSTATE_PROCESS}",
+        pooled=bool(SESSION_URL),
     )
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -154,7 +165,7 @@ CELERY_BROKER_URL = env.broker("CELERY_BROKER_URL", default="pgmq://localhost")
 VISIBILITY_SECONDS = 600
 if CELERY_BROKER_URL.startswith("pgmq"):
     CELERY_BROKER_TRANSPORT_OPTIONS = {
-        "conn_string": postgres.broker_conninfo(DATABASE_PARTS),
+        "conn_string": postgres.broker_conninfo(SESSION_PARTS),
         "init_extension": False,
         "use_notify": False,  # workers turn it on (tasks/app.py)
         "notify_throttle_interval_ms": 0,
@@ -340,7 +351,7 @@ DEFAULT_BUDGETS = env.budgets("AGENTSTATE_DEFAULT_BUDGETS")
 # Of one run, over all its writers: more is 429 run-hot. Higher: one hot run may slow others down.
 # Lower: a busy worker waits. Twice as many at once after a pause; 0: no limit.
 # What `execute` asks is prepared once per connection; not behind a pooler that cannot keep that.
-PREPARED_STATEMENTS = env.flag("AGENTSTATE_PREPARED_STATEMENTS", default=True)
+PREPARED_STATEMENTS = env.flag("AGENTSTATE_PREPARED_STATEMENTS", default=not SESSION_URL)
 RUN_WRITES_PER_SECOND = env.integer(
     "AGENTSTATE_RUN_WRITES_PER_SECOND", default=2_000, at_least=0, at_most=100_000
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentstate import env
-from agentstate.cli import backups, bundles, checks, drill, people, records, site, torture
+from agentstate.cli import backups, bundles, checks, doctor, drill, people, records, site, torture
 from agentstate.cli.output import CommandFailure, progress
 
 ABOUT = """\
@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     add_setup_code(commands)
     add_backup(commands)
     add_restore(commands)
+    add_doctor(commands)
     add_bundle(commands)
     add_torture(commands)
     add_fuzz(commands)
@@ -217,6 +218,17 @@ def add_restore(commands: Commands) -> None:
                       help="there is something in the database: overwrite it")  # fmt: skip
     back.add_argument("--reason", default="", help="why; it stands in the audit trail")
     back.set_defaults(command=backups.restore)
+
+
+def add_doctor(commands: Commands) -> None:
+    about = "say what is wrong with this set-up, and how to mend it"
+    look = commands.add_parser(
+        "doctor", help=about,
+        description=f"{sentence(about)}: settings, files, disk, database, pooler, migrations, "
+        "broker, workers. Changes nothing. Exits with 0 when nothing has to be mended, else 1.",
+    )  # fmt: skip
+    look.add_argument("--url", metavar="URL", help="also ask the site at this address")
+    look.set_defaults(command=doctor.doctor)
 
 
 def add_bundle(commands: Commands) -> None:

@@ -133,7 +133,7 @@ class Subscription:
 def conninfo(application_name: str = "agentstate live") -> str:
     """The database of this process (a test's own, in tests), on a session of its own."""
     name = connections["default"].settings_dict["NAME"]
-    parts = settings.DATABASE_PARTS
+    parts = settings.SESSION_PARTS
     return postgres.conninfo(parts, dbname=name, application_name=application_name)
 
 
