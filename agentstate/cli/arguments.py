@@ -86,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     add_key(commands)
     add_keys(commands)
     add_setup_code(commands)
+    add_prepare(commands)
     add_backup(commands)
     add_restore(commands)
     add_doctor(commands)
@@ -183,6 +184,16 @@ def add_keys(commands: Commands) -> None:
     keys.add_argument("--revoke", metavar="NAME", help="end this one: at once, and for good")
     keys.add_argument("--reason", default="", help="why; it stands in the audit trail")
     keys.set_defaults(command=people.keys)
+
+
+def add_prepare(commands: Commands) -> None:
+    about = "make the database ready for this release: schema, queues, room for events"
+    ready = commands.add_parser(
+        "prepare", help=about,
+        description=f"{sentence(about)}. Before the processes of a new release start; "
+        "./run serve does it itself. Any number of times, from any number of machines.",
+    )  # fmt: skip
+    ready.set_defaults(command=backups.prepare)
 
 
 def add_backup(commands: Commands) -> None:

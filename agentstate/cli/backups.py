@@ -56,6 +56,17 @@ END $ours$;
 """
 
 
+def prepare(options: argparse.Namespace) -> int:
+    """`./run prepare`: what ./run serve does before it serves."""
+    load_settings()
+    from agentstate.prepare import prepare
+
+    with running_server():
+        done = prepare(report=progress)
+    result(f"PostgreSQL {done.server} is ready, {done.migrations} migrations were run")
+    return 0
+
+
 # --- backup -------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ WEB_SECONDS = 5
 NO_STORE = problem(
     "migrations",
     "there is no store in this database yet",
-    "./run serve makes it; without that, ./run manage migrate",
+    "./run prepare makes it",
 )
 
 

@@ -12,7 +12,7 @@ from agentstate.store.reads import HeartbeatView
 def judge_migrations(missing: int) -> Iterator[Finding]:
     if missing:
         yield problem(
-            "migrations", f"{missing} are to be applied", "./run manage migrate, before new code"
+            "migrations", f"{missing} are to be applied", "./run prepare, before new code starts"
         )
 
 
@@ -20,7 +20,7 @@ def judge_broker(found: str, *, embedded: bool) -> Iterator[Finding]:
     """found: what `checkups.broker` says. embedded: it is in the database."""
     if found != FINE:
         mend = (
-            "./run serve makes them; or run any command of ./run once on this database"
+            "./run prepare makes them"
             if embedded
             else "start it, and see that CELERY_BROKER_URL is its address, user and password"
         )

@@ -16,6 +16,8 @@ FREE_WANTED_BYTES = 2 * 2**30
 
 def look(home: Path, *, embedded: bool) -> Iterator[Finding]:
     """home: AGENTSTATE_HOME. embedded: the database is in it, too."""
+    while not home.exists():  # made when it is first needed: then what it is made in counts
+        home = home.parent
     yield from look_at_files(home)
     yield from look_at_disk(home, shutil.disk_usage(home).free, embedded=embedded)
 
