@@ -22,7 +22,7 @@ from agentstate.live.hub import hub  # noqa: E402
 from agentstate.sending import cutting_off  # noqa: E402
 from agentstate.wsgi import application as pages  # noqa: E402
 
-streams = cutting_off(_streams)  # type: ignore[arg-type]
+_cut_off = cutting_off(_streams)  # type: ignore[arg-type]
 
 # Each keeps a connection of its own to the database. One is left for pages, whatever the API does.
 WSGI_THREADS = 10
@@ -35,13 +35,20 @@ metrics.GATE.gate, metrics.GATE.held_bytes = _pages.gate, lambda: _pages.held_by
 
 async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
     """Send /live/ to Django's ASGI side, all other HTTP to the WSGI threads."""
+    if scope["type"] == "http" and not scope["path"].startswith("/live/"):
+        hub().stay()
+        await _pages(scope, receive, send)
+    else:
+        await streams(scope, receive, send)
+
+
+async def streams(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Streams and long polls alone, and what a load balancer asks: for a server beside wsgi.py."""
     if scope["type"] != "http":
         return
     hub().stay()
-    if scope["path"].startswith("/live/"):
-        await streams(scope, without_body(receive), send)
-    else:
-        await _pages(scope, receive, send)
+    is_live = scope["path"].startswith("/live/")
+    await _cut_off(scope, without_body(receive) if is_live else receive, send)
 
 
 # What agentstate/wire.py offers a request to before it becomes a task.

@@ -444,6 +444,12 @@ def _wheel() -> Path | None:
     return folder if (folder / "pginstall/bin/postgres").exists() else None
 
 
+def wheel_binaries() -> Path | None:
+    """Where the wheel has PostgreSQL's programs, if it is installed."""
+    wheel = _wheel()
+    return wheel / "pginstall/bin" if wheel else None
+
+
 def _installed() -> Path:
     """The newest PostgreSQL of the system that will do."""
     for major in reversed(SUPPORTED):

@@ -78,6 +78,23 @@ def flag(name: str, *, default: bool) -> bool:
     return value in YES
 
 
+def traces(name: str) -> bool:
+    """Whether spans are made; not without the packages that make them."""
+    value = flag(name, default=False)
+    needed = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    if value and not all(map(_is_there, needed)):
+        rule = "no while opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http are missing"
+        raise BadSetting(name, text(name), rule)
+    return value
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
+
 def integer(name: str, *, default: int, at_least: int, at_most: int) -> int:
     """A whole number within bounds, both included."""
     value = text(name)

@@ -199,6 +199,8 @@ VITALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "database_connections_max": ("Connections that the server allows", ()),
     "database_oldest_transaction_seconds": ("Age of the oldest transaction", ()),
     "database_bytes": ("Size of the database", ()),
+    "table_dead_rows": ("Rows that were overwritten and are not cleaned up yet", ("table",)),
+    "table_live_rows": ("Rows of the table, as PostgreSQL guesses", ("table",)),
     "job_started_timestamp_seconds": ("When a periodic job last began", ("job",)),
     "job_ended_timestamp_seconds": ("When it last ended", ("job",)),
     "job_age_seconds": ("How long ago it last began, by the database's clock", ("job",)),

@@ -5,6 +5,7 @@ microseconds. So the addresses in SHORT pass only RequestMark, and all others pa
 settings.CONSOLE_MIDDLEWARE as well. Works the same in WSGI and, for the streams, in ASGI.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from time import perf_counter
@@ -18,7 +19,7 @@ from django.http.response import HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 from django.utils.module_loading import import_string
 
-from agentstate import metrics
+from agentstate import logs, metrics, tracing
 from agentstate.request_ids import request_id_of
 from agentstate.store import spent
 from agentstate.store.spent import Spent
@@ -30,6 +31,8 @@ SHORT_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+
+log = logging.getLogger(__name__)
 
 type Response = HttpResponseBase | Awaitable[HttpResponseBase]
 type Handler = Callable[[HttpRequest], Any]
@@ -63,11 +66,22 @@ class RequestMark:
     def answer_sync(self, request: HttpRequest) -> HttpResponseBase:
         began = perf_counter()
         record = spent.begin(queue_seconds=request.META.get("agentstate.queue_seconds", 0.0))
-        return self.mark(request, self.get_response(request), record, began)
+        before = logs.REQUEST.set(request)
+        try:
+            with tracing.spanned(request, record) as span:
+                response = self.mark(request, self.get_response(request), record, began)
+                tracing.note(span, response)
+                return response
+        finally:
+            logs.REQUEST.reset(before)  # the thread lasts, and would keep its last request
 
     async def answer_async(self, request: HttpRequest) -> HttpResponseBase:
         began, record = perf_counter(), spent.begin()
-        return self.mark(request, await self.get_response(request), record, began)
+        logs.REQUEST.set(request)  # goes with the task, which may be a stream
+        with tracing.spanned(request, record) as span:
+            response = self.mark(request, await self.get_response(request), record, began)
+            tracing.note(span, response)
+            return response
 
     def mark(
         self, request: HttpRequest, response: HttpResponseBase, record: Spent, began: float
@@ -82,6 +96,9 @@ class RequestMark:
             spent=record,
             total_seconds=total,
         )
+        if settings.LOG_REQUESTS:
+            answered = {"method": request.method, "status": response.status_code}
+            log.info("answered", extra=answered | {"ms": round(total * 1000, 1)})
         if is_short(request):
             for name, value in SHORT_HEADERS.items():
                 response.headers.setdefault(name, value)

@@ -16,18 +16,21 @@ NAMES = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD",
 CONNECT_TIMEOUT_SECONDS = 5
 
 
-def parse(url: str) -> dict[str, str]:
-    """The parts of a DATABASE_URL: libpq's names (host, port, user, dbname, sslmode, …)."""
+def parse(url: str, *, name: str = "DATABASE_URL") -> dict[str, str]:
+    """The parts of a DATABASE_URL: libpq's names (host, port, user, dbname, sslmode, …).
+
+    name: of the variable, for whoever has to mend it.
+    """
     rule = "postgresql://user:password@host:port/name, or libpq's key=value form"
     try:
-        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
+        parts = {part: str(value) for part, value in conninfo_to_dict(url).items() if value}
     except ProgrammingError:
-        raise env.BadSetting("DATABASE_URL", url, rule, secret=True) from None
+        raise env.BadSetting(name, url, rule, secret=True) from None
     ports = parts.get("port", "5432").split(",")  # one for each of several hosts
     if not all(port.isascii() and port.isdigit() for port in ports):
-        raise env.BadSetting("DATABASE_URL", url, rule, secret=True)
+        raise env.BadSetting(name, url, rule, secret=True)
     if "dbname" not in parts:
-        raise env.BadSetting("DATABASE_URL", url, rule + ", with a database name", secret=True)
+        raise env.BadSetting(name, url, rule + ", with a database name", secret=True)
     return parts
 
 
@@ -44,8 +47,13 @@ def embedded_parts(socket_folder: str) -> dict[str, str]:
     }
 
 
-def django_entry(parts: dict[str, str], *, application_name: str) -> dict[str, Any]:
-    """An entry of Django's DATABASES. Connections last for a minute and are tried before use."""
+def django_entry(
+    parts: dict[str, str], *, application_name: str, pooled: bool = False
+) -> dict[str, Any]:
+    """An entry of Django's DATABASES. Connections last for a minute and are tried before use.
+
+    pooled: each transaction may have another session, so there are no cursors on the server.
+    """
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "application_name": application_name,
@@ -58,6 +66,7 @@ def django_entry(parts: dict[str, str], *, application_name: str) -> dict[str, A
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
         "ATOMIC_REQUESTS": False,
+        "DISABLE_SERVER_SIDE_CURSORS": pooled,
     }
 
 

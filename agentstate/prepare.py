@@ -15,8 +15,10 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from agentstate import __version__, postgres
-from agentstate.store import versions
+from agentstate.store import restoring, versions
 from agentstate.store.partitions import ensure_ahead
+from agentstate.store.restoring import Restored
+from dashboard.models import Session
 
 # Any number of our own: one start prepares, the others wait for it.
 PREPARE_LOCK = 0x61676E74_73746174
@@ -28,29 +30,35 @@ class DatabaseUnfit(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """server: its version as text. now: the database's clock. migrations: how many were run."""
+    """server: its version as text. now: the database's clock. migrations: how many were run.
+
+    restored: what had to be done because the data came from a backup, if it did.
+    """
 
     server: str
     now: datetime
     migrations: int
+    restored: Restored | None = None
 
 
 def prepare(*, report: Callable[[str], None] = lambda _: None) -> Prepared:
     """Bring the configured database to this release. Raises DatabaseUnfit."""
     if settings.EMBEDDED:
         make_database()
-    with connect(settings.DATABASE_PARTS) as session:
+    with connect(settings.SESSION_PARTS) as session:
         refuse_old(session)
         session.execute("SELECT pg_advisory_lock(%s)", [PREPARE_LOCK])
+        restoring.pass_gate()
         migrations = migrate(report)
         if settings.CELERY_BROKER_URL.startswith("pgmq"):
             install_queues(session)
         ensure_ahead()
+        restored = restoring.finish(report=report, end_sessions=end_sessions)
         versions.note_site(__version__)
         connection.close()
         row = session.execute("SELECT current_setting('server_version'), now()").fetchone()
     assert row is not None
-    return Prepared(server=row[0].split()[0], now=row[1], migrations=migrations)
+    return Prepared(server=row[0].split()[0], now=row[1], migrations=migrations, restored=restored)
 
 
 def connect(parts: dict[str, str]) -> psycopg.Connection:
@@ -66,8 +74,8 @@ def connect(parts: dict[str, str]) -> psycopg.Connection:
 
 def make_database() -> None:
     """Create the embedded server's database at its first start."""
-    name = settings.DATABASE_PARTS["dbname"]
-    with connect(settings.DATABASE_PARTS | {"dbname": "postgres"}) as session:
+    name = settings.SESSION_PARTS["dbname"]
+    with connect(settings.SESSION_PARTS | {"dbname": "postgres"}) as session:
         known = session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
         if known is None:
             try:
@@ -86,6 +94,12 @@ def refuse_old(session: psycopg.Connection) -> None:
         raise DatabaseUnfit(
             f"PostgreSQL {major} at {where} is too old: agentstate needs 15 or newer"
         )
+
+
+def end_sessions() -> int:
+    """End what everybody is signed in by; how many that were."""
+    ended, _ = Session.objects.all().delete()
+    return ended
 
 
 def migrate(report: Callable[[str], None]) -> int:

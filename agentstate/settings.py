@@ -40,6 +40,7 @@ def kept_secret_key() -> str:
 
 
 # Signs sessions and cursors. Changing it logs everybody out; several machines need the same one.
+SECRET_KEY_GIVEN = bool(os.environ.get("AGENTSTATE_SECRET_KEY", "").strip())
 SECRET_KEY = env.text("AGENTSTATE_SECRET_KEY", secret=True, at_least=32) or kept_secret_key()
 # Former ones: what they signed and sealed stays good, so that the key can be changed.
 SECRET_KEY_FALLBACKS = env.secrets("AGENTSTATE_SECRET_KEY_FALLBACKS", at_least=32)
@@ -125,9 +126,21 @@ DATABASE_PARTS = (
     if DATABASE_URL
     else postgres.embedded_parts(str(EmbeddedPostgres(AGENTSTATE_HOME / "postgres").socket))
 )
+# The same database past a pooler in transaction mode, for what needs a session of its own: LISTEN,
+# the broker in the database, migrations, backups. Unset: as DATABASE_URL.
+SESSION_URL = env.text("DATABASE_SESSION_URL", secret=True)
+if SESSION_URL and EMBEDDED:
+    raise env.BadSetting(
+        "DATABASE_SESSION_URL", SESSION_URL, "unset while DATABASE_URL is not set", secret=True
+    )
+SESSION_PARTS = (
+    postgres.parse(SESSION_URL, name="DATABASE_SESSION_URL") if SESSION_URL else DATABASE_PARTS
+)
 DATABASES = {
     "default": postgres.django_entry(
-        DATABASE_PARTS, application_name=f"agentstate {AGENTSTATE_PROCESS}"
+        DATABASE_PARTS,
+        application_name=f"agentstate {AGENTSTATE_PROCESS}",
+        pooled=bool(SESSION_URL),
     )
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -152,7 +165,7 @@ CELERY_BROKER_URL = env.broker("CELERY_BROKER_URL", default="pgmq://localhost")
 VISIBILITY_SECONDS = 600
 if CELERY_BROKER_URL.startswith("pgmq"):
     CELERY_BROKER_TRANSPORT_OPTIONS = {
-        "conn_string": postgres.broker_conninfo(DATABASE_PARTS),
+        "conn_string": postgres.broker_conninfo(SESSION_PARTS),
         "init_extension": False,
         "use_notify": False,  # workers turn it on (tasks/app.py)
         "notify_throttle_interval_ms": 0,
@@ -253,6 +266,7 @@ MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not HTTPS
 # in. Without an issuer there is no such way to sign in.
 OIDC_ISSUER = env.issuer("AGENTSTATE_OIDC_ISSUER")
 OIDC_CLIENT_ID = env.text("AGENTSTATE_OIDC_CLIENT_ID")
+OIDC_CLIENT_SECRET = env.text("AGENTSTATE_OIDC_CLIENT_SECRET", secret=True)
 OIDC_ROLES = env.roles("AGENTSTATE_OIDC_ROLES")
 OIDC_GROUPS_CLAIM = env.text("AGENTSTATE_OIDC_GROUPS_CLAIM", default="groups")
 OIDC_NAME = env.text("AGENTSTATE_OIDC_NAME", default="single sign-on")
@@ -269,7 +283,7 @@ SOCIALACCOUNT_PROVIDERS = {
                 "provider_id": OIDC_PROVIDER,
                 "name": OIDC_NAME,
                 "client_id": OIDC_CLIENT_ID,
-                "secret": env.text("AGENTSTATE_OIDC_CLIENT_SECRET", secret=True),
+                "secret": OIDC_CLIENT_SECRET,
                 "settings": {"server_url": OIDC_ISSUER},
             }
         ]
@@ -337,7 +351,7 @@ DEFAULT_BUDGETS = env.budgets("AGENTSTATE_DEFAULT_BUDGETS")
 # Of one run, over all its writers: more is 429 run-hot. Higher: one hot run may slow others down.
 # Lower: a busy worker waits. Twice as many at once after a pause; 0: no limit.
 # What `execute` asks is prepared once per connection; not behind a pooler that cannot keep that.
-PREPARED_STATEMENTS = env.flag("AGENTSTATE_PREPARED_STATEMENTS", default=True)
+PREPARED_STATEMENTS = env.flag("AGENTSTATE_PREPARED_STATEMENTS", default=not SESSION_URL)
 RUN_WRITES_PER_SECOND = env.integer(
     "AGENTSTATE_RUN_WRITES_PER_SECOND", default=2_000, at_least=0, at_most=100_000
 )
@@ -367,13 +381,20 @@ CONSOLE_URL = env.origin("AGENTSTATE_CONSOLE_URL")
 LOG_LEVEL = env.choice(
     "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")
 )
+# json: for programs, one object a line. line: for people. Both have the same ids (logs.py).
+LOG_FORMAT = env.choice("AGENTSTATE_LOG_FORMAT", default="line", among=("json", "line"))
+# An entry for each request, at INFO. Some 50 µs and 300 octets each; what failed is logged anyway.
+LOG_REQUESTS = env.flag("AGENTSTATE_LOG_REQUESTS", default=False)
+# Spans of OpenTelemetry, for each request and task. Where to, and how many of them, is said by
+# OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, …).
+TRACES = env.traces("AGENTSTATE_TRACES")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+        style: {"()": "agentstate.logs.formatter", "style": style} for style in ("json", "line")
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         # Django's own would write to its own handler as well; a 404 or 409 is no warning of ours.

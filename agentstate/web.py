@@ -32,6 +32,7 @@ def make_config() -> uvicorn.Config:
         ws="none",  # an upgrade is not offered; the request is answered as it is
         lifespan="off",
         access_log=False,
+        log_config=None,  # its entries go where ours go, in the same form
         log_level="warning",
         timeout_graceful_shutdown=STREAMS_GRACE_SECONDS,
         server_header=False,

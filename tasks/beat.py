@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from celery.beat import PersistentScheduler
@@ -36,6 +37,9 @@ class SteadyScheduler(PersistentScheduler):
 
     def setup_schedule(self) -> None:
         """Read what was kept; a start in the future was written under a clock that was wrong."""
+        # Its folder is nobody's else where the secret key comes from the environment.
+        kept = Path(self.schedule_filename)  # type: ignore[attr-defined]
+        kept.absolute().parent.mkdir(parents=True, exist_ok=True)
         super().setup_schedule()
         self._forget_the_future()
 

@@ -249,11 +249,14 @@ ADVICE: dict[str, Advice] = {
     ),
     "cursor-expired": Advice(
         why="The feed no longer keeps what comes after this position: the consumer was away for"
-        " longer than the feed is kept. Consumers never hold back retention.",
+        " longer than the feed is kept. Consumers never hold back retention. Or the store was"
+        " restored from a backup that was made before this position was given out.",
         do=(
             "Begin again at `earliest` - 1, knowing that something is missing in between.",
             "What is missing can be had from the runs themselves: `GET /runs` by `updated_after`,"
             " then each one's events.",
+            "After a restore (`detail` says so) what was read last may be no part of any run now:"
+            " take back what was made of it.",
             "Watch the lag of consumers on the System page.",
         ),
         facts={

@@ -143,7 +143,7 @@ def read_consumer(request: WorkerRequest, name: fields.Worker) -> HttpResponse:
         "set_checkpoint",
         answers=CheckpointTold,
         access=WRITE,
-        refuses=(VersionConflict,),
+        refuses=(VersionConflict, CursorExpired),
         takes_body=True,
     ),
 )
@@ -151,9 +151,11 @@ def set_checkpoint(
     request: WorkerRequest, name: fields.Worker, ask: Sent[CheckpointAsked]
 ) -> HttpResponse:
     """Say how far a consumer has read; the first time makes it. It never goes back (412), and
-    setting the same position again is harmless. Consumers never hold back retention.
+    setting the same position again is harmless. Consumers never hold back retention. 410 for a
+    position of before a restore: what was read there is gone.
     """
     check_unused(request, "If-Match", "Agentstate-Fence")
+    feed.check_position(ask.position)
     command = SetCheckpoint(consumer=name, position=ask.position)
     under = circumstances(request, repeatable=True)
     return reply_result(store.execute(command, by=request.caller, under=under))

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from django.conf import settings
-from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse
-from kombu import Connection
-from kombu.exceptions import KombuError
 from ninja import Router
 
+from agentstate import checkups
 from agentstate.api import schemas
 from agentstate.api.contract import contract
 from agentstate.api.replies import reply
+from agentstate.checkups import FINE
 from agentstate.store import reads
 from agentstate.store.errors import Unavailable
-
-BROKER_SECONDS = 1
-FINE = "ok"
 
 router = Router(tags=["health"])
 
@@ -39,14 +32,15 @@ def is_live(request: HttpRequest) -> HttpResponse:
 
 @router.get("/health/ready", **contract("is_ready", answers=schemas.HealthTold, access=None))
 def is_ready(request: HttpRequest) -> HttpResponse:
-    """Requests can be served: the database answers, has every migration, and the broker is there.
+    """Requests can be served: the database answers, can be written to, has every migration, and
+    the broker is there.
 
     503 with the checks when one of them fails. `jobs` fails nothing here: without our periodic jobs
     every request is served as well; /health/jobs is for whoever has to know.
     """
-    checks = {"database": _database(), "migrations": "unknown", "broker": "unknown"}
+    checks = {"database": checkups.database(), "migrations": "unknown", "broker": "unknown"}
     if checks["database"] == FINE:
-        checks["migrations"], checks["broker"] = _migrations(), _broker()
+        checks["migrations"], checks["broker"] = checkups.migrations(), checkups.broker()
     told = checks | {"jobs": _jobs() if checks["migrations"] == FINE else "unknown"}
     failed = [f"{name}: {found}" for name, found in checks.items() if found != FINE]
     if failed:
@@ -83,50 +77,3 @@ def _job_members(job: reads.HeartbeatView) -> dict[str, Any]:
 def _jobs() -> str:
     silent = [job.name for job in reads.heartbeats() if job.silent]
     return f"silent: {', '.join(silent)}" if silent else FINE
-
-
-def _database() -> str:
-    try:
-        reads.now()
-    except DatabaseError:
-        return "does not answer"
-    return FINE
-
-
-def _migrations() -> str:
-    try:
-        return _once_migrated()
-    except _Unmigrated as missing:
-        return str(missing)
-
-
-class _Unmigrated(Exception):
-    """Migrations are missing; how many."""
-
-
-@cache
-def _once_migrated() -> str:
-    """Looked up until it is true, then never again: it costs more than a request should."""
-    executor = MigrationExecutor(connection)
-    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    if missing:
-        raise _Unmigrated(f"{len(missing)} to be applied")
-    return FINE
-
-
-def _broker() -> str:
-    if settings.CELERY_BROKER_URL.startswith("pgmq"):
-        return _queues()
-    try:
-        with Connection(settings.CELERY_BROKER_URL, connect_timeout=BROKER_SECONDS) as broker:
-            broker.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
-    except (OSError, KombuError):
-        return "does not answer"
-    return FINE
-
-
-def _queues() -> str:
-    """The broker that lives in the database: whether its tables are there."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass('pgmq.meta')")
-        return FINE if cursor.fetchone()[0] else "has no tables yet"

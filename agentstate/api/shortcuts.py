@@ -13,21 +13,23 @@ what is wrong with it: refusals of the request have one home. What the store ref
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from time import perf_counter
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from asgiref.typing import HTTPScope
+from django.conf import settings
 from django.db import close_old_connections
 from django.http import HttpResponse
 from django.urls import resolve
 from pydantic import TypeAdapter, ValidationError
 
-from agentstate import metrics
+from agentstate import logs, metrics
 from agentstate.admission import Kind, kind_of
 from agentstate.api import pacing
 from agentstate.api.access import sent_key
@@ -70,6 +72,8 @@ _KNOWN = {
     b"agentstate-attempts-max": "HTTP_AGENTSTATE_ATTEMPTS_MAX",
     b"agentstate-deadline": "HTTP_AGENTSTATE_DEADLINE",
     b"x-request-id": "HTTP_X_REQUEST_ID",
+    b"agentstate-worker": "HTTP_AGENTSTATE_WORKER",
+    b"traceparent": "HTTP_TRACEPARENT",
 }
 _UNUSUAL = frozenset({b"content-encoding", b"transfer-encoding", b"expect", b"upgrade"})
 _ALWAYS = "".join(
@@ -78,21 +82,32 @@ _ALWAYS = "".join(
 )
 _PLACE = re.compile(r"\{(\w+)\}")
 
+log = logging.getLogger(__name__)
+
 # (status, the head's lines, body)
 type Written = tuple[int, bytes, bytes]
 type Then = Callable[[Written | aio.Late | None], None]
 type InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
 
+class Match(NamedTuple):
+    """Where the request's address leads, as Django's own tells it."""
+
+    route: str
+    kwargs: dict[str, Any]
+
+
 @dataclass(slots=True, eq=False)
 class Request:
-    """What the endpoints and `door.py` need of one."""
+    """What the endpoints, `door.py` and the log need of one."""
 
     method: str
     path: str
     META: dict[str, Any]
     request_id: str
+    resolver_match: Match
     body_text: str = ""
+    caller: Caller | None = None
     pace: pacing.Pace | None = None
     environ: dict[str, Any] = field(default_factory=dict)
 
@@ -161,8 +176,8 @@ type _Found = Outcome | object | None
 
 def find(scope: HTTPScope) -> tuple[Call, Sequence[bytes]] | None:
     """The call of a request's head, and its parameters as they stand in the address."""
-    if scope["method"] != "POST" or scope["query_string"]:
-        return None
+    if scope["method"] != "POST" or scope["query_string"] or settings.TRACES:
+        return None  # spans are made on the long way
     path = scope.get("raw_path") or b""
     for call in calls():
         match = call.pattern.fullmatch(path)
@@ -223,7 +238,15 @@ async def _alone(item: _Item, in_thread: InThread, then: Then, parts: Spent) -> 
 
 
 def _written(item: _Item, outcome: _Found, parts: Spent) -> Written:
-    """The answer, and a line of `/metrics` for it."""
+    """The answer, and what `/metrics` and the log tell of it."""
+    before = logs.REQUEST.set(item.request)  # type: ignore[arg-type]
+    try:
+        return _answered(item, outcome, parts)
+    finally:
+        logs.REQUEST.reset(before)
+
+
+def _answered(item: _Item, outcome: _Found, parts: Spent) -> Written:
     request = item.request
     if isinstance(outcome, aio.Unknown):
         outcome = OutcomeUnknown("its batch is still being written", retry_after_ms=1_000)
@@ -239,6 +262,9 @@ def _written(item: _Item, outcome: _Found, parts: Spent) -> Written:
     metrics.note_request(
         method="POST", route=item.call.route, status=status, spent=parts, total_seconds=total
     )
+    if settings.LOG_REQUESTS:
+        answered = {"method": request.method, "status": status, "ms": round(total * 1_000, 1)}
+        log.info("answered", extra=answered)
     lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in told.items()])
     head = (
         f"{_ALWAYS}x-request-id: {request.request_id}\r\nserver-timing: {parts.told(total)}\r\n"
@@ -261,6 +287,7 @@ def _read(
         path=scope["path"],
         META=meta | {"agentstate.came_at": came_at},
         request_id=request_id_of(meta.get("HTTP_X_REQUEST_ID", "")),
+        resolver_match=Match(call.route, {}),
     )
     try:
         request.body_text = body.decode()
@@ -269,6 +296,7 @@ def _read(
             name: read(part.decode())
             for (name, read), part in zip(call.parameters, parts, strict=True)
         }
+        request.resolver_match.kwargs.update(named)
         wanted = call.view(request, **named, ask=ask)
         return _Item(call, request, sent_key(request), wanted, began)  # type: ignore[arg-type]
     except (Refusal, ValidationError, UnicodeDecodeError):
@@ -303,6 +331,7 @@ def _together(items: Sequence[_Item]) -> list[_Found]:
         if isinstance(caller, Unauthenticated) or not (caller.scopes & item.call.scopes):
             found[n] = _THE_LONG_WAY
             continue
+        item.request.caller = caller
         item.ask = Ask(command=item.wanted.command, by=caller, under=item.wanted.under)
         refused = _paced(item, caller) or HOT.refusal_of(item.ask)
         if refused is not None:

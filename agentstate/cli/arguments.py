@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentstate import env
-from agentstate.cli import benchmarks, bundles, checks, drill, people, records, site, torture
+from agentstate.cli import (
+    backups,
+    benchmarks,
+    bundles,
+    checks,
+    doctor,
+    drill,
+    people,
+    records,
+    site,
+    torture,
+)
 from agentstate.cli.output import CommandFailure, progress
 
 ABOUT = """\
@@ -86,6 +97,10 @@ def parser() -> argparse.ArgumentParser:
     add_key(commands)
     add_keys(commands)
     add_setup_code(commands)
+    add_prepare(commands)
+    add_backup(commands)
+    add_restore(commands)
+    add_doctor(commands)
     add_bundle(commands)
     add_torture(commands)
     add_fuzz(commands)
@@ -181,6 +196,62 @@ def add_keys(commands: Commands) -> None:
     keys.add_argument("--revoke", metavar="NAME", help="end this one: at once, and for good")
     keys.add_argument("--reason", default="", help="why; it stands in the audit trail")
     keys.set_defaults(command=people.keys)
+
+
+def add_prepare(commands: Commands) -> None:
+    about = "make the database ready for this release: schema, queues, room for events"
+    ready = commands.add_parser(
+        "prepare", help=about,
+        description=f"{sentence(about)}. Before the processes of a new release start; "
+        "./run serve does it itself. Any number of times, from any number of machines.",
+    )  # fmt: skip
+    ready.set_defaults(command=backups.prepare)
+
+
+def add_backup(commands: Commands) -> None:
+    about = "write the whole store to a file, while everybody works on"
+    made = commands.add_parser(
+        "backup", help=about,
+        description=f"{sentence(about)}: one moment of it, for ./run restore (and for pg_restore). "
+        "Prints the file's name. docs/operations.md says what else to keep.",
+    )  # fmt: skip
+    made.add_argument(
+        "to", type=Path, metavar="FILE|FOLDER",
+        help="a file that is not there yet, or a folder: one named by the time",
+    )  # fmt: skip
+    made.set_defaults(command=backups.backup)
+
+
+def add_restore(commands: Commands) -> None:
+    about = "put a backup in the place of the store, and make it safe to go on with"
+    back = commands.add_parser(
+        "restore", help=about,
+        description="Load a backup, all of it or nothing, then end every lease in it, set tokens "
+        "and feed positions ahead of all that was ever given out, and end all sessions. Nobody "
+        "can write until that is done. Stop every process of agentstate first.",
+    )  # fmt: skip
+    which = back.add_mutually_exclusive_group(required=True)
+    which.add_argument("file", nargs="?", type=Path, metavar="FILE", help="made by ./run backup")
+    which.add_argument("--already", action="store_true",
+                       help="the database was brought back by other means (a base backup, a "
+                            "provider's snapshot): only make it safe")  # fmt: skip
+    which.add_argument("--finish", action="store_true",
+                       help="go on with one that was stopped in between")  # fmt: skip
+    back.add_argument("--replace", action="store_true",
+                      help="there is something in the database: overwrite it")  # fmt: skip
+    back.add_argument("--reason", default="", help="why; it stands in the audit trail")
+    back.set_defaults(command=backups.restore)
+
+
+def add_doctor(commands: Commands) -> None:
+    about = "say what is wrong with this set-up, and how to mend it"
+    look = commands.add_parser(
+        "doctor", help=about,
+        description=f"{sentence(about)}: settings, files, disk, database, pooler, migrations, "
+        "broker, workers. Changes nothing. Exits with 0 when nothing has to be mended, else 1.",
+    )  # fmt: skip
+    look.add_argument("--url", metavar="URL", help="also ask the site at this address")
+    look.set_defaults(command=doctor.doctor)
 
 
 def add_bundle(commands: Commands) -> None:

@@ -27,6 +27,19 @@ def load_settings() -> None:
         django.setup()
     except OSError as error:
         raise CommandFailure(f"AGENTSTATE_HOME: {error.filename}: {error.strerror}") from error
+    use_sessions()
+
+
+def use_sessions() -> None:
+    """Go past a pooler: commands migrate, lock and restore in sessions of their own."""
+    from django.conf import settings
+
+    from agentstate import postgres
+
+    if settings.SESSION_PARTS != settings.DATABASE_PARTS:
+        settings.DATABASES["default"].update(
+            postgres.django_entry(settings.SESSION_PARTS, application_name="agentstate command")
+        )
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def settings_of(product: Any, database: str) -> dict[str, Any]:
         "AUTHENTICATION_BACKENDS": ["django.contrib.auth.backends.ModelBackend"],
         "SESSION_ENGINE": "django.contrib.sessions.backends.signed_cookies",
         "DATABASE_PARTS": parts,
+        "SESSION_PARTS": parts,
         "DATABASES": {"default": postgres.django_entry(parts, application_name="agentstate test")},
         "LOGGING_CONFIG": None,  # whose process it is decides what is logged, and where
         "DEBUG": False,

@@ -132,9 +132,10 @@ class Subscription:
 
 def conninfo(application_name: str = "agentstate live") -> str:
     """The database of this process (a test's own, in tests), on a session of its own."""
-    name = connections["default"].settings_dict["NAME"]
-    parts = settings.DATABASE_PARTS
-    return postgres.conninfo(parts, dbname=name, application_name=application_name)
+    parts = settings.SESSION_PARTS
+    if not settings.SESSION_URL:  # behind a pooler it may have another name
+        parts = parts | {"dbname": connections["default"].settings_dict["NAME"]}
+    return postgres.conninfo(parts, application_name=application_name)
 
 
 def conninfo_of_company() -> str:

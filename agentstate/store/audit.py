@@ -146,7 +146,9 @@ WHERE l.seq IS NULL OR o.seq IS NULL
 """
 _FEED = """
 SELECT 'feed', 'positions 1 to ' || max(position), count(*) || ' of them, from ' || min(position)
-FROM agentstate_feed HAVING count(*) <> max(position) - min(position) + 1
+FROM agentstate_feed HAVING count(*) <> max(position) - min(position) + 1 - coalesce((
+    SELECT sum(r.feed_begins - r.feed_after) FROM agentstate_restore r
+    WHERE r.feed_after >= min(position) AND r.feed_begins < max(position)), 0)
 """
 _FEED_ORDER = """
 SELECT run_key, 'after ' || before, 'starts at ' || first_seq FROM (

@@ -171,7 +171,9 @@ MOVER = Mover()
 READ = """
 WITH bounds AS (
     SELECT coalesce((SELECT position FROM agentstate_feedhead WHERE id = 1), 0) AS latest,
-        (SELECT min(position) FROM agentstate_feed) AS earliest
+        (SELECT min(position) FROM agentstate_feed) AS earliest,
+        (SELECT max(feed_begins) FROM agentstate_restore
+            WHERE feed_after < %(after)s AND %(after)s < feed_begins) AS begins_anew
 ), scanned AS MATERIALIZED (
     SELECT * FROM agentstate_feed WHERE position > %(after)s ORDER BY position LIMIT %(rows)s
 ), found AS (
@@ -182,7 +184,7 @@ WITH bounds AS (
             WHERE starts_with(t, p)))
     ORDER BY f.position LIMIT %(limit)s
 )
-SELECT b.latest, b.earliest, (SELECT max(position) FROM scanned),
+SELECT b.latest, b.earliest, b.begins_anew, (SELECT max(position) FROM scanned),
     f.position, f.run_key, f.first_seq, f.last_seq, f.version, f.types, f.at
 FROM bounds b LEFT JOIN found f ON true ORDER BY f.position
 """
@@ -215,13 +217,14 @@ def read(*, after: int, types: Sequence[str] = (), limit: int) -> FeedPage:
 
     types: only changes with an event of one of these types; `run.*` stands for all that begin with
     `run.`. A read looks at a bounded number of rows: go on from `position` until it is `latest`.
-    Raises CursorExpired (earliest, latest) when what follows `after` is no longer kept, Invalid
-    when the feed has not come so far.
+    Raises CursorExpired (earliest, latest) when what follows `after` is no longer kept, or `after`
+    is of before a restore and what was there is gone; Invalid when the feed has not come so far.
     """
     rows = _rows(READ, _wanted(after, types, limit))
-    latest, earliest, scanned = rows[0][:3]
+    latest, earliest, begins_anew, scanned = rows[0][:4]
+    _check_not_left_out(after, latest, begins_anew)
     _check_kept(after, latest, earliest)
-    items = tuple(_change(row[3:]) for row in rows if row[3] is not None)
+    items = tuple(_change(row[4:]) for row in rows if row[4] is not None)
     full = len(items) == limit
     position = items[-1].position if full else max(after, scanned or 0)
     return FeedPage(items=items, position=position, latest=latest)
@@ -236,6 +239,29 @@ def _wanted(after: int, types: Sequence[str], limit: int) -> dict[str, Any]:
         "rows": max(ROWS_PER_SEARCH, limit) if types else limit,
         "limit": limit,
     }
+
+
+# Restores are few and never change, so a look without a lock may refuse.
+LEFT_OUT = """
+SELECT coalesce((SELECT position FROM agentstate_feedhead WHERE id = 1), 0), max(feed_begins)
+FROM agentstate_restore WHERE feed_after < %(after)s AND %(after)s < feed_begins
+"""
+
+
+def check_position(position: int) -> None:
+    """Raises CursorExpired for a position that was given out before a restore, and is gone."""
+    latest, begins_anew = _rows(LEFT_OUT, {"after": position})[0]
+    _check_not_left_out(position, latest, begins_anew)
+
+
+def _check_not_left_out(after: int, latest: int, begins_anew: int | None) -> None:
+    if begins_anew is not None:
+        raise CursorExpired(
+            f"the store was restored from a backup made before the position {after}: what you read"
+            f" last may never have happened. Read anew; the feed goes on behind {begins_anew}",
+            earliest=begins_anew + 1,
+            latest=latest,
+        )
 
 
 def _check_kept(after: int, latest: int, earliest: int | None) -> None:
@@ -267,11 +293,13 @@ def _change(row: Sequence[Any]) -> Change:
 # --- consumers -----------------------------------------------------------------------------------
 
 _CONSUMERS = """
-SELECT c.name, c.position, c.principal, c.at, h.latest - c.position,
+SELECT c.name, c.position, c.principal, c.at, agentstate_feed_lag(c.position, h.latest),
     coalesce(extract(epoch FROM agentstate_now() - (
         SELECT f.at FROM agentstate_feed f WHERE f.position > c.position ORDER BY f.position LIMIT 1
     )), 0)::double precision,
     c.position + 1 < coalesce((SELECT min(position) FROM agentstate_feed), h.latest + 1)
+        OR EXISTS (SELECT FROM agentstate_restore r
+            WHERE r.feed_after < c.position AND c.position < r.feed_begins)
 FROM agentstate_feedconsumer c,
     (SELECT coalesce(max(position), 0) AS latest FROM agentstate_feedhead) AS h
 """

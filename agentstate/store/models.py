@@ -658,6 +658,33 @@ class FeedHead(models.Model):
         constraints = [models.CheckConstraint(condition=Q(id=1), name="feed_has_one_head")]
 
 
+class Restore(models.Model):
+    """That the store was restored from a backup, and what was left out (`restoring.py`).
+
+    Positions of the feed between feed_after and feed_begins, and tokens between token_after and
+    token_begins, may have been given out after the backup was made, and are given out no more.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    source = models.TextField()
+    reason = models.TextField(default="")
+    feed_after = models.BigIntegerField()
+    feed_begins = models.BigIntegerField()
+    token_after = models.BigIntegerField()
+    token_begins = models.BigIntegerField()
+    leases_ended = models.BigIntegerField(default=0)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(feed_begins__gt=F("feed_after")) & Q(token_begins__gt=F("token_after")),
+                name="restore_only_goes_ahead",
+            ),
+        ]
+
+
 class OperatorAction(models.Model):
     """What an operator did, in the transaction of its effect. A trigger refuses changes."""
 

@@ -275,6 +275,21 @@ POLICY: dict[str, Line] = {
     "outbox.*": Line(Policy.APPENDED, _SYSTEM, "event"),
     "feed.*": Line(Policy.DERIVED, _SYSTEM, "outbox, and before it event"),
     "feedhead.*": Line(Policy.ALLOCATED, _SYSTEM, "the last feed position"),
+    "restore.leases_ended": Line(Policy.ADDED, _SYSTEM),
+    "restore.finished_at": Line(Policy.GUARDED, _SYSTEM),
+    **{
+        f"restore.{column}": Line(Policy.FIXED, _SYSTEM)
+        for column in (
+            "id",
+            "at",
+            "source",
+            "reason",
+            "feed_after",
+            "feed_begins",
+            "token_after",
+            "token_begins",
+        )
+    },
     "operatoraction.*": Line(Policy.APPENDED, ("operator", "admin")),
     "refusedaction.*": Line(Policy.APPENDED, _SYSTEM),
     "apikey.id": Line(Policy.FIXED, ("admin",)),

@@ -33,8 +33,8 @@ SELECT coalesce((SELECT position FROM agentstate_feedhead), 0),
     coalesce((SELECT greatest(0, extract(epoch FROM agentstate_now() - at))
         FROM agentstate_outbox ORDER BY gid LIMIT 1), 0)::float8,
     (SELECT count(*) FROM agentstate_feedconsumer),
-    coalesce((SELECT max(h.position - c.position) FROM agentstate_feedconsumer c,
-        agentstate_feedhead h), 0)
+    coalesce((SELECT max(agentstate_feed_lag(c.position, h.position))
+        FROM agentstate_feedconsumer c, agentstate_feedhead h), 0)
 """
 RUNS = "SELECT count(*) FROM (SELECT FROM agentstate_run WHERE status = %s LIMIT %s) AS counted"
 LEASES = """
@@ -49,6 +49,12 @@ SELECT count(*), current_setting('max_connections')::int,
         FILTER (WHERE pid <> pg_backend_pid())), 0)::float8,
     pg_database_size(current_database())
 FROM pg_stat_activity WHERE datname = current_database()
+"""
+# Of rows that are written again and again. What is dead is on their pages until it is cleaned up.
+TABLES = ("run", "lease", "budget", "outbox", "feed", "idempotencyrecord", "heartbeat")
+DEAD = """
+SELECT substr(relname, 12), n_dead_tup, n_live_tup FROM pg_stat_user_tables
+WHERE schemaname = current_schema() AND relname = ANY(%(tables)s)
 """
 
 
@@ -94,6 +100,16 @@ def _database() -> Figures:
         "database_connections_max": {(): allowed},
         "database_oldest_transaction_seconds": {(): oldest},
         "database_bytes": {(): octets},
+    }
+
+
+def _tables() -> Figures:
+    with connection.cursor() as cursor:
+        cursor.execute(DEAD, {"tables": [f"agentstate_{table}" for table in TABLES]})
+        rows = cursor.fetchall()
+    return {
+        "table_dead_rows": {(name,): dead for name, dead, _ in rows},
+        "table_live_rows": {(name,): live for name, _, live in rows},
     }
 
 
@@ -147,6 +163,7 @@ PARTS: Mapping[str, Callable[[], Figures]] = {
     "runs": _runs,
     "leases": _leases,
     "database": _database,
+    "tables": _tables,
     "jobs": _jobs,
     "alerts": _alerts,
 }

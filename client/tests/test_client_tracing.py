@@ -44,6 +44,12 @@ def test_a_call_is_a_span_with_its_address_and_its_attempts(
     assert span.attributes["server.address"] == "127.0.0.1"
     assert span.attributes["agentstate.request_id"] == peer.to(EVENTS)[0].headers["X-Request-Id"]
     assert span.status.status_code == StatusCode.UNSET
+    for sent in peer.to(EVENTS):  # so the server's span is a part of this one
+        assert sent.headers["traceparent"].split("-")[1:3] == [
+            f"{span.context.trace_id:032x}",
+            f"{span.context.span_id:016x}",
+        ]
+        assert sent.headers["Agentstate-Worker"] == client.owner
     assert "secret" not in span.to_json()
     assert KEY not in span.to_json()
 

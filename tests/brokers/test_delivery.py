@@ -15,6 +15,7 @@ from agentstate.store.commands import AcquireLease, CreateRun
 from agentstate.store.execute import execute
 from agentstate.store.keys import create_key
 from agentstate.store.models import Event, Lease, Run
+from tests.bootstrap.layout import patiently
 from tests.brokers.app import VISIBILITY_SECONDS
 from tests.brokers.conftest import PATIENCE_SECONDS, eventually, kill_group
 from tests.tasks.test_fleet import children
@@ -159,3 +160,18 @@ def test_a_shift_of_a_killed_worker_ends_with_it_and_the_next_one_takes_its_runs
         return Event.objects.filter(run__key=before, type="lease.acquired").count() >= 2
 
     eventually(gone_on)
+
+
+def test_a_worker_that_is_told_to_end_does_not_wait_for_a_long_task(celery):
+    """What it cut off is given out again, and has one effect."""
+    first = celery.worker()
+    send_slow_task(celery)
+    eventually(lambda: begun(celery))
+    first.send_signal(signal.SIGTERM)
+    patiently(lambda: first.poll() is not None, within_seconds=15, or_say=celery.log)
+    assert ended(celery) == []
+
+    celery.worker()
+    eventually(lambda: len(begun(celery)) >= 2)
+    let_it_end(celery, starts=1)
+    assert written() == 1

@@ -24,6 +24,7 @@ WRITERS = {
     "ages.py",
     "repair.py",
     "recount.py",
+    "restoring.py",
 }
 WRITING_SQL = re.compile(
     r"\b(insert\s+into|update|delete\s+from|truncate(\s+table)?|copy|merge\s+into|alter\s+table)"

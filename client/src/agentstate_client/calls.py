@@ -32,6 +32,7 @@ from agentstate_client.errors import (
     Unsendable,
     refusal,
 )
+from agentstate_client.version import VERSION
 
 log = logging.getLogger("agentstate_client")
 
@@ -192,6 +193,17 @@ def base_of(url: str) -> httpx.URL:
 def parameters_of(call: Request) -> dict[str, str | int | list[str]] | None:
     waiting = {} if call.wait_seconds is None else {"wait": call.wait_seconds}
     return {**call.query, **waiting} or None
+
+
+_SHOWN = re.compile(r"[!-~]{1,200}")
+
+
+def headers_of_all(worker: str) -> dict[str, str]:
+    """What every call of a client says. worker: for the server's log; a name that no header can
+    hold is left out, and refused where it counts."""
+    named = {"Agentstate-Worker": worker} if _SHOWN.fullmatch(worker) else {}
+    shown = {"Accept": "application/json", "User-Agent": f"agentstate-client/{VERSION}"}
+    return shown | named
 
 
 def headers_of(call: Request, attempt: int, timeout: httpx.Timeout) -> dict[str, str]:

@@ -41,10 +41,14 @@ NAP_SECONDS_MAX = 1.0
 class Renewals:
     """The leases of one client, sync or async: to a thread it is all the same."""
 
-    def __init__(self, *, url: str, key: str) -> None:
+    def __init__(self, *, url: str, key: str, worker: str) -> None:
         # Connections of its own, so that a renewal never waits for one behind the work.
         self._transport = Transport(
-            url=url, key=key, retry=RetryPolicy(), timeout_seconds=ATTEMPT_SECONDS_MAX
+            url=url,
+            key=key,
+            worker=worker,
+            retry=RetryPolicy(),
+            timeout_seconds=ATTEMPT_SECONDS_MAX,
         )
         self._changed = threading.Condition()
         # A lease whose handle nobody has any more is not kept: it runs out, and others go on.

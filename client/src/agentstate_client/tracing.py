@@ -17,7 +17,7 @@ from agentstate_client.errors import AgentStateError, Refused
 from agentstate_client.version import VERSION
 
 try:
-    from opentelemetry import trace
+    from opentelemetry import propagate, trace
 except ImportError:
     TRACER: Any = None
 else:
@@ -64,6 +64,14 @@ def spanned(call: Request, base: httpx.URL) -> Iterator[Attempts]:
             raise
         finally:
             span.set_attribute("http.request.resend_count", max(0, attempts.count - 1))
+
+
+def carried() -> dict[str, str]:
+    """The headers by which the server's span belongs to the caller's trace; none without one."""
+    headers: dict[str, str] = {}
+    if TRACER is not None:
+        propagate.inject(headers)
+    return headers
 
 
 def route_of(path: str) -> str:

@@ -72,9 +72,13 @@ class AsyncClient:
             raise ValueError("timeout_seconds: more than 0")
         self.owner = f"{worker or _machine()}~{secrets.token_hex(2)}"
         self._transport = AsyncTransport(
-            url=url, key=key, retry=retry or RetryPolicy(), timeout_seconds=timeout_seconds
+            url=url,
+            key=key,
+            worker=self.owner,
+            retry=retry or RetryPolicy(),
+            timeout_seconds=timeout_seconds,
         )
-        self._renewals = Renewals(url=url, key=key)
+        self._renewals = Renewals(url=url, key=key, worker=self.owner)
         self._unsent: set[AsyncBuffer] = set()
         self._workers = AsyncWorkers(self)
 

@@ -19,6 +19,7 @@ from agentstate_client.calls import (
     address_of,
     base_of,
     headers_of,
+    headers_of_all,
     is_local,
     is_settled,
     log,
@@ -29,8 +30,7 @@ from agentstate_client.calls import (
 )
 from agentstate_client.errors import AgentStateError, ClientClosed, UnexpectedAnswer, Unsendable
 from agentstate_client.retry import RetryPolicy
-from agentstate_client.tracing import Attempts, spanned
-from agentstate_client.version import VERSION
+from agentstate_client.tracing import Attempts, carried, spanned
 
 
 class AsyncFence(Guard, Protocol):
@@ -50,10 +50,13 @@ class AsyncCall(Request):
 class AsyncTransport:
     """Sends calls with one API key to one address. Safe to use from many tasks.
 
+    worker: whose calls they are, for the server's log.
     timeout_seconds: for each step of an attempt (connecting at most 5 s, writing, each read).
     """
 
-    def __init__(self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float) -> None:
+    def __init__(
+        self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float, worker: str = ""
+    ) -> None:
         self.base = base_of(url)
         self.retry = retry
         self._timeout_seconds = timeout_seconds
@@ -61,7 +64,7 @@ class AsyncTransport:
         self._closed = AsyncFlag()
         self._http = httpx.AsyncClient(
             auth=Bearer(key),
-            headers={"Accept": "application/json", "User-Agent": f"agentstate-client/{VERSION}"},
+            headers=headers_of_all(worker),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             follow_redirects=False,
             # A proxy of the environment is for other machines; reading certificates takes time.
@@ -155,7 +158,7 @@ class AsyncTransport:
                 address_of(self.base, call),
                 params=parameters_of(call),
                 content=call.body,
-                headers=headers_of(call, attempt, timeout),
+                headers=carried() | headers_of(call, attempt, timeout),
                 timeout=timeout,
                 extensions={"trace": watch},
             )

@@ -21,6 +21,7 @@ from agentstate_client.calls import (
     address_of,
     base_of,
     headers_of,
+    headers_of_all,
     is_local,
     is_settled,
     log,
@@ -31,8 +32,7 @@ from agentstate_client.calls import (
 )
 from agentstate_client.errors import AgentStateError, ClientClosed, UnexpectedAnswer, Unsendable
 from agentstate_client.retry import RetryPolicy
-from agentstate_client.tracing import Attempts, spanned
-from agentstate_client.version import VERSION
+from agentstate_client.tracing import Attempts, carried, spanned
 
 
 class Fence(Guard, Protocol):
@@ -52,10 +52,13 @@ class Call(Request):
 class Transport:
     """Sends calls with one API key to one address. Safe to use from many threads.
 
+    worker: whose calls they are, for the server's log.
     timeout_seconds: for each step of an attempt (connecting at most 5 s, writing, each read).
     """
 
-    def __init__(self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float) -> None:
+    def __init__(
+        self, *, url: str, key: str, retry: RetryPolicy, timeout_seconds: float, worker: str = ""
+    ) -> None:
         self.base = base_of(url)
         self.retry = retry
         self._timeout_seconds = timeout_seconds
@@ -63,7 +66,7 @@ class Transport:
         self._closed = Flag()
         self._http = httpx.Client(
             auth=Bearer(key),
-            headers={"Accept": "application/json", "User-Agent": f"agentstate-client/{VERSION}"},
+            headers=headers_of_all(worker),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             follow_redirects=False,
             # A proxy of the environment is for other machines; reading certificates takes time.
@@ -157,7 +160,7 @@ class Transport:
                 address_of(self.base, call),
                 params=parameters_of(call),
                 content=call.body,
-                headers=headers_of(call, attempt, timeout),
+                headers=carried() | headers_of(call, attempt, timeout),
                 timeout=timeout,
                 extensions={"trace": watch},
             )

@@ -1,0 +1,77 @@
+"""Whether what we stand on is there and can be used: asked by /health/ready and `./run doctor`."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from kombu import Connection
+from kombu.exceptions import KombuError
+
+BROKER_SECONDS = 1
+FINE = "ok"
+WRITABLE = """
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on',
+    to_regproc('agentstate_restoring') IS NOT NULL
+"""
+
+
+def database() -> str:
+    """FINE when it answers and can be written to; else why not."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(WRITABLE)
+            in_recovery, read_only, restoring = cursor.fetchone()
+    except DatabaseError:
+        return "does not answer"
+    if in_recovery:
+        return "is in recovery, or a replica: it can only be read"
+    if read_only:
+        return "is read-only"
+    return "is being restored" if restoring else FINE
+
+
+def migrations() -> str:
+    """FINE when the schema is of this release or a newer one; else how many are missing."""
+    try:
+        return _once_migrated()
+    except _Unmigrated as missing:
+        return str(missing)
+
+
+class _Unmigrated(Exception):
+    """Migrations are missing; how many."""
+
+
+@cache
+def _once_migrated() -> str:
+    """Looked up until it is true, then never again: it costs more than a request should."""
+    if missing := missing_migrations():
+        raise _Unmigrated(f"{missing} to be applied")
+    return FINE
+
+
+def missing_migrations() -> int:
+    executor = MigrationExecutor(connection)
+    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+def broker() -> str:
+    """FINE when it answers; else that it does not. Never its address."""
+    if settings.CELERY_BROKER_URL.startswith("pgmq"):
+        return _queues()
+    try:
+        with Connection(settings.CELERY_BROKER_URL, connect_timeout=BROKER_SECONDS) as asked:
+            asked.ensure_connection(max_retries=1, timeout=BROKER_SECONDS)
+    except (OSError, KombuError):
+        return "does not answer"
+    return FINE
+
+
+def _queues() -> str:
+    """The broker that lives in the database: whether its tables are there."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('pgmq.meta')")
+        return FINE if cursor.fetchone()[0] else "has no tables yet"
