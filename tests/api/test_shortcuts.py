@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from agentstate import asgi
+from agentstate import asgi, logs
 from agentstate.api import shortcuts
 from agentstate.store.commands import CreateBudget, NewBudget
 from agentstate.store.keys import revoke_key
@@ -337,3 +338,36 @@ def test_appends_that_come_at_once_are_all_numbered(site, store):
     assert sorted(told) == list(range(2, 66))
     assert [e.seq for e in store.events("42")] == list(range(1, 66))
     assert event().type == "step.done"
+
+
+def test_the_log_knows_whose_call_it_was(site, store, caplog):
+    store.create("42")
+    with override_settings(LOG_REQUESTS=True), caplog.at_level("INFO"):
+        told = []
+        handler = Told(told)
+        logging.getLogger("agentstate.api.shortcuts").addHandler(handler)
+        try:
+            site.append("42", X_Request_Id="req-7", Agentstate_Worker="w-7")
+        finally:
+            logging.getLogger("agentstate.api.shortcuts").removeHandler(handler)
+    (found,) = told
+    assert found["request_id"] == "req-7"
+    assert (found["run"], found["worker"], found["caller"]) == ("42", "w-7", "key:fleet")
+    assert found["route"] == "api/v1/runs/<key>/events"
+
+
+class Told(logging.Handler):
+    """The ids of each entry, as the formatter adds them."""
+
+    def __init__(self, told):
+        super().__init__()
+        self.told = told
+
+    def emit(self, record):
+        self.told.append(logs.add_ids(None, "", {"status": record.status}))
+
+
+def test_with_traces_all_goes_the_long_way(site, store, no_long_way):
+    store.create("42")
+    with override_settings(TRACES=True):
+        assert site.append("42")[0] == 500
