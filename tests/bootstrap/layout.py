@@ -83,7 +83,7 @@ class Layout:
     def start(self, name: str, command: str | None = None, **more: str) -> subprocess.Popen[bytes]:
         """A process of the Procfile, or another one; its output goes to a file of its name."""
         line = command or commands()[name.split("-")[0]]
-        told = environment(self.home, **self.variables, AGENTSTATE_PROCESS=name.split("-")[0])
+        told = environment(self.home, **self.variables)
         told["PYTHONPATH"] = f"{self.code}:{self.code}/client/src"
         told |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | more
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -67,6 +67,9 @@ def test_a_site_behind_a_pooler_and_a_proxy_serves_and_ends_in_time(open_folder)
         with psycopg.connect(direct, autocommit=True) as session:
             patiently(lambda: counted(session, JOBS) >= 5)
             assert counted(session, LISTENING) >= 2
+        # Behind a pooler sessions have the name of whoever used them last; hints have their own.
+        refused = site.ask("restore", "--already")
+        assert (refused.returncode, "live" in refused.stderr) == (1, True)
         checked = site.ask("doctor", "--url", front)
         assert checked.returncode == 0, checked.stdout
         assert site.ask("manage", "verify").returncode == 0
