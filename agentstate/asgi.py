@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+os.environ.setdefault("AGENTSTATE_PROCESS", "streams")
 
 _streams = get_asgi_application()
 

@@ -8,6 +8,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+os.environ.setdefault("AGENTSTATE_PROCESS", "web")
 
 _pages = get_wsgi_application()
 

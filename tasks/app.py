@@ -7,8 +7,11 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import celeryd_init, task_postrun, task_prerun, worker_shutting_down
+from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
+if not settings.configured:  # one of Celery's own processes, and nobody has said which
+    os.environ.setdefault("AGENTSTATE_PROCESS", "worker")
 
 from agentstate import logs, tracing
 from tasks.schedule import MODULES, ROUTES, SCHEDULE

@@ -1,5 +1,8 @@
 """Health for machines: a process that can work, and jobs that somebody outside watches."""
 
+from django.test import Client
+
+from agentstate import checkups
 from agentstate.store.upkeep import JOBS, beat
 
 
@@ -31,3 +34,37 @@ def test_a_silent_evaluator_is_503_for_a_watcher_and_nothing_for_a_load_balancer
     assert "evaluate alerts" in ready["checks"]["jobs"]
     # The tests' own database has no queues; the jobs are no reason.
     assert ready["detail"] == "broker: has no tables yet"
+
+
+def test_readiness_names_what_is_missing_and_asks_again_until_it_is_there(
+    anonymous, monkeypatch, settings
+):
+    missing = [2, 2, 0]
+    monkeypatch.setattr(checkups, "missing_migrations", lambda: missing.pop(0))
+    checkups._once_migrated.cache_clear()
+    settings.CELERY_BROKER_URL = "redis://u:hunter2@127.0.0.1:1/0"
+    for _ in range(2):
+        found = anonymous.get("/health/ready")
+        assert found.refused == (503, "unavailable")
+        assert found["checks"]["migrations"] == "2 to be applied"
+        assert found["checks"]["broker"] == "does not answer"
+        assert found["checks"]["jobs"] == "unknown"
+        assert "hunter2" not in found.text
+    assert anonymous.get("/health/ready")["checks"]["migrations"] == "ok"
+    assert anonymous.get("/health/ready")["checks"]["migrations"] == "ok"  # not asked again
+
+
+def test_readiness_without_a_database_asks_nothing_else(transactional_db, anonymous, monkeypatch):
+    monkeypatch.setattr(checkups, "WRITABLE", "SELECT 1 / 0")
+    found = anonymous.get("/health/ready")
+    assert found.refused == (503, "unavailable")
+    assert found["checks"] == {
+        "database": "does not answer", "migrations": "unknown", "broker": "unknown",
+        "jobs": "unknown",
+    }  # fmt: skip
+    assert anonymous.get("/health/live")["status"] == "live"
+
+
+def test_a_load_balancer_asks_by_whatever_name_it_has(db):
+    for name in ("web-1:8000", "10.0.0.7"):
+        assert Client().get("/health/live", headers={"Host": name}).status_code == 200

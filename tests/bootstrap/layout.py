@@ -47,8 +47,8 @@ def free_port() -> int:
 class Layout:
     """Everything of one site. Use it as a context manager; at the end nothing of it runs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.home = folder, folder / "home"
+    def __init__(self, folder: Path, *, code: Path = ROOT) -> None:
+        self.folder, self.home, self.code = folder, folder / "home", code
         self.held = ExitStack()
         self.server = EmbeddedPostgres(folder / "pg")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,11 +83,12 @@ class Layout:
     def start(self, name: str, command: str | None = None, **more: str) -> subprocess.Popen[bytes]:
         """A process of the Procfile, or another one; its output goes to a file of its name."""
         line = command or commands()[name.split("-")[0]]
-        told = environment(self.home, **self.variables, AGENTSTATE_PROCESS=name.split("-")[0])
+        told = environment(self.home, **self.variables)
+        told["PYTHONPATH"] = f"{self.code}:{self.code}/client/src"
         told |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"} | more
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                ["sh", "-c", f"exec {line}"], cwd=ROOT, env=told, stdin=subprocess.DEVNULL,
+                ["sh", "-c", f"exec {line}"], cwd=self.code, env=told, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         return self.running[name]

@@ -1,5 +1,7 @@
 """The production layout: what the Procfile starts, behind PgBouncer and nginx, and how it ends."""
 
+import re
+import shutil
 import socket
 import threading
 import time
@@ -8,7 +10,8 @@ import psycopg
 import pytest
 from agentstate_client import Client, Event, RetryPolicy
 
-from tests.bootstrap.layout import Layout, Listener, patiently, status_of
+from tests.bootstrap.conftest import ROOT
+from tests.bootstrap.layout import DEPLOY, Layout, Listener, patiently, status_of
 
 pytestmark = pytest.mark.long
 JOBS = "SELECT count(*) FROM agentstate_heartbeat WHERE passes > 0 AND failed IS NULL"
@@ -64,6 +67,9 @@ def test_a_site_behind_a_pooler_and_a_proxy_serves_and_ends_in_time(open_folder)
         with psycopg.connect(direct, autocommit=True) as session:
             patiently(lambda: counted(session, JOBS) >= 5)
             assert counted(session, LISTENING) >= 2
+        # Behind a pooler sessions have the name of whoever used them last; hints have their own.
+        refused = site.ask("restore", "--already")
+        assert (refused.returncode, "live" in refused.stderr) == (1, True)
         checked = site.ask("doctor", "--url", front)
         assert checked.returncode == 0, checked.stdout
         assert site.ask("manage", "verify").returncode == 0
@@ -89,6 +95,40 @@ def test_a_doctor_sees_a_pooler_in_the_wrong_place(open_folder):
         assert "set AGENTSTATE_PREPARED_STATEMENTS=no" in found
         site.variables["DATABASE_SESSION_URL"] = site.variables["DATABASE_URL"]
         assert "✗ pooler: DATABASE_SESSION_URL is a pooler" in site.ask("doctor").stdout
+
+
+def test_what_the_image_has_is_all_that_it_needs(open_folder):
+    """There is no Docker engine here: the same files in a folder of their own, the same command."""
+    code = open_folder / "image"
+    text = (DEPLOY / "Dockerfile").read_text()
+    for sources, to in re.findall(r"^COPY (?!--)(.+) (\S+)$", text, re.MULTILINE):
+        if to.startswith("/opt/agentstate/"):
+            for source in sources.split():
+                put(ROOT / source, code / to.removeprefix("/opt/agentstate/"), to.endswith("/"))
+    with Layout(open_folder, code=code) as site:
+        site.start("release")
+        patiently(lambda: site.running["release"].poll() is not None)
+        assert site.running["release"].returncode == 0, site.said("release")
+        web = site.start_web()
+        site.start_streams()
+        assert status_of(f"{web}/login") == 200
+        assert status_of(f"{web}/static/dashboard/base.css") == 200
+        assert status_of(f"{web}/api/v1/docs") == 200
+        site.start("worker")
+        site.start("beat")
+        with psycopg.connect(site.variables["DATABASE_URL"], autocommit=True) as session:
+            patiently(lambda: counted(session, JOBS) >= 5)
+        assert site.stop("web", "streams", "worker", "beat") < 15
+
+
+def put(source, to, into_folder):
+    """As COPY does it."""
+    to.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.pyc"))
+    else:
+        assert into_folder
+        shutil.copy(source, to)
 
 
 WRITERS, WEBS = 6, ("web-1", "web-2", "web-3")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -18,6 +19,7 @@ from agentstate.store import audit, feed, keys, restoring
 from agentstate.store.commands import SetCheckpoint
 from agentstate.store.errors import CursorExpired, StaleFence, Unavailable
 from agentstate.store.restoring import Begun
+from dashboard.models import Session
 from tests.api.asking import Answer, Api
 from tests.store.asking import FLEET, event, rows
 
@@ -86,6 +88,7 @@ def test_a_restored_store_is_ahead_of_all_that_was_given_out_and_holds_nobody(st
     store.ask(SetCheckpoint(consumer="bills", position=move_all()))
     seen = move_all()
     store.append("42", [event("not.moved")], fence=held.token)
+    Session.objects.create(session_key="signed-in", expire_date=datetime.now(UTC))
     dump(backup)
     # What nobody will know of any more, but those who were told.
     lost_position = store.append("42", [event("lost")], fence=held.token) and move_all()
@@ -101,6 +104,7 @@ def test_a_restored_store_is_ahead_of_all_that_was_given_out_and_holds_nobody(st
 
         assert restoring.begun() is None
         assert (done.source, done.leases_ended) == ("monday.dump", 1)
+        assert not Session.objects.exists()  # so an open page asks to sign in, and is made anew
         # The one that held it goes on working, and is told.
         with pytest.raises(StaleFence) as refused:
             store.append("42", [event("late")], fence=held.token)
