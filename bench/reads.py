@@ -31,6 +31,7 @@ ROWS = 100  # of a page of events
 WARM = 1  # turn that is not counted
 DEEP_PAGE, PAGE_ROWS = 5_000, 50
 FEED_PAGE = 500  # the most that the API gives
+LATE_NAMED = 6
 LIST_MS, STORY_RATIO, CHANGES_PER_SECOND = 50.0, 2.0, 50_000
 
 # By what one may ask in the query bar: each field at least once, and what is known to be dear.
@@ -192,6 +193,7 @@ def list_report(pages: dict[str, Any], deep: dict[str, tuple[int, str]]) -> Repo
         late += [shown] if p95 >= LIST_MS else []
         rows.append((shown, ms(median(page.server)), ms(p95), f"{page.octets / 1000:.1f}"))
     worst = max(percentile(page.server, 0.95) for page in pages.values())
+    named = ", ".join(late[:LATE_NAMED]) + (", …" if len(late) > LATE_NAMED else "")
     ratios = [median(pages[f"deep {t}"].server) / median(pages[t].server) for t in deep]
     table = Table(
         title="The console's list of runs by every filter: what the server took for the whole page",
@@ -206,7 +208,7 @@ def list_report(pages: dict[str, Any], deep: dict[str, tuple[int, str]]) -> Repo
             what="list with any filter of the console, p95 of server time",
             asked=f"< {LIST_MS:g} ms",
             found=f"{ms(worst)} ms at most"
-            + (f"; {len(late)} of {len(pages)} above: {', '.join(late)}" if late else ""),
+            + (f"; {len(late)} of {len(pages)} above: {named}" if late else ""),
             reached=not late,
         ),
         Goal(

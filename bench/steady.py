@@ -264,6 +264,8 @@ def told(
     lines = work.lines
     first = [line for line in lines if line.at <= plan.edge + plan.period / 2]
     last = [line for line in lines if line.at > lines[-1].at - plan.edge + plan.period / 2]
+    if not (first and last):
+        raise RuntimeError(f"it stood still: the first line came after {lines[0].at:.0f} s")
     speed = median([one.p50 for one in last]) / median([one.p50 for one in first])
     rate = median([one.per_second for one in last]) / median([one.per_second for one in first])
     hot, hot_share = told_updates(before, after)
