@@ -76,10 +76,12 @@ class LookBatch:
         return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
+        is_first = cursor.is_first
         cursor.later(sql.BEGIN, [self.lock_timeout])
         first_time = keyed.unanswered(cursor, self.asks)
         looked = cursor.later(LOOK, [_records(self.asks, first_time)])
-        cursor.later(ROLLBACK)  # nothing is written: no flush, and no round trip, for that
+        if is_first:
+            cursor.later(ROLLBACK)  # nothing is written: no flush, and no round trip, for that
         for n, now, owner, token, expires_at in looked.rows():
             command = _acquire(self.asks[n])
             lease = replace(
