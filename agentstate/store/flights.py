@@ -99,6 +99,11 @@ class Cursor:
         """PostgreSQL's process of this session."""
         return int(self._conn.backend_pid)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing of the transaction was sent yet; no, inside of a longer one."""
+        return bool(self._conn.transaction_status == TransactionStatus.IDLE)
+
     def execute(self, statement: str, params: Params = ()) -> None:
         self._left = None
         if statement in self._prepared:

@@ -14,7 +14,7 @@ from datetime import datetime
 from json.encoder import encode_basestring
 from typing import Any, cast
 
-from django.db import connection, transaction
+from django.db import transaction
 
 from agentstate.store import collisions, flights, keyed, listeners, minutes
 from agentstate.store import rowsql as sql
@@ -76,10 +76,11 @@ class LookBatch:
         return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
+        is_first = cursor.is_first
         cursor.later(sql.BEGIN, [self.lock_timeout])
         first_time = keyed.unanswered(cursor, self.asks)
         looked = cursor.later(LOOK, [_records(self.asks, first_time)])
-        if not connection.savepoint_ids:  # in a transaction of a caller's own it is not ours to end
+        if is_first:
             cursor.later(ROLLBACK)  # nothing is written: no flush, and no round trip, for that
         for n, now, owner, token, expires_at in looked.rows():
             command = _acquire(self.asks[n])
