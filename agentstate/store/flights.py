@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection
 from psycopg import errors, generators
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
@@ -80,8 +80,9 @@ class _Known:
 class Cursor:
     """What `execute` needs of a cursor: execute, fetchone, fetchall, and `later` beside."""
 
-    def __init__(self, prepared: frozenset[str]) -> None:
+    def __init__(self, prepared: frozenset[str], *, begins: bool = True) -> None:
         connection.ensure_connection()
+        self._begins = begins
         self._raw = connection.connection
         self._conn: Any = self._raw.pgconn
         self._prepared = prepared
@@ -164,7 +165,7 @@ class Cursor:
 
     def _exchange(self, waiting: list[_Sent]) -> None:
         conn = self._conn
-        if conn.transaction_status == TransactionStatus.IDLE:
+        if self._begins and conn.transaction_status == TransactionStatus.IDLE:
             waiting = [(None, None, partial(conn.send_query_params, b"BEGIN", None)), *waiting]
         try:
             conn.enter_pipeline_mode()
@@ -212,17 +213,12 @@ def fetch(statement: str, params: Params) -> list[Row]:
         with connection.cursor() as plain:
             plain.execute(statement, params)
             return list(plain.fetchall())
-    connection.ensure_connection()
-    record, began = spent.record(), perf_counter()
     try:
-        with connection.wrap_database_errors:
-            found: list[Row] = connection.connection.execute(
-                statement, params, prepare=True
-            ).fetchall()
-            return found
-    finally:
-        if record is not None:
-            record.note(perf_counter() - began, locks=False)
+        return Cursor(frozenset({statement}), begins=False).later(statement, params).rows()
+    except DatabaseError as failed:
+        if not isinstance(failed.__cause__, _OF_POOLERS):
+            raise
+        return fetch(statement, params)  # now without: nothing was done
 
 
 @lru_cache(maxsize=500)

@@ -114,7 +114,7 @@ def count_statement(
     try:
         return execute(statement, params, many, context)
     finally:
-        record.note(perf_counter() - began, locks=locks(statement))
+        record.note(perf_counter() - began, locks=isinstance(statement, str) and locks(statement))
 
 
 def count_statements(*, connection: Any, **_: Any) -> None:

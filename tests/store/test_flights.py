@@ -133,6 +133,20 @@ def test_one_that_is_gone_is_not_tried_by_its_name_again(monkeypatch):
         assert cursor.fetchall() == [("b", 1)]
 
 
+def test_a_single_statement_whose_name_is_gone_is_asked_without(monkeypatch):
+    monkeypatch.setattr(flights, "_POOLED", type(flights._POOLED)())
+    before = prepared()
+    for _ in range(3):
+        assert flights.fetch(ECHO, ["a", 1]) == [("a", 1)]
+    assert len(prepared()) == len(before) + 1
+    assert connection.connection.info.transaction_status.name == "IDLE"
+    with connection.cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    assert flights.fetch(ECHO, ["b", 2]) == [("b", 2)]
+    assert flights._POOLED.is_set()
+    assert flights.fetch(ECHO, ["c", 3]) == [("c", 3)]
+
+
 def test_a_connection_that_is_cut_is_told_so():
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
