@@ -181,9 +181,15 @@ def _short_first(
         places = way.choose(asks)
         if not places:
             continue
-        batch = [asks[n] for n in places]
-        done = _try(batch, tried, lock_timeout=lock_timeout, tries=tries, make=way.make)
-        if done is None and all(outcome is None for outcome in found):
+        batch, is_first = [asks[n] for n in places], all(outcome is None for outcome in found)
+        try:
+            done = _try(batch, tried, lock_timeout=lock_timeout, tries=tries, make=way.make)
+        except Exception:
+            if is_first:
+                raise
+            log.exception("a short way failed after another one; what it was for is done without")
+            done = None
+        if done is None and is_first:
             return None
         for n, outcome in zip(places, done or [None] * len(places), strict=True):
             found[n] = outcome

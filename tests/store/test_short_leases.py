@@ -24,6 +24,7 @@ from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.claims import QUIET
 from agentstate.store.commands import (
     AcquireLease,
+    Claimed,
     ClaimRuns,
     DrainWorker,
     NewEvent,
@@ -565,6 +566,23 @@ def test_plans_that_were_made_over_few_rows_read_few_among_many(store):
     (unit, token) = held[0]
     renew = f'[{{"n":0,"unit":"{unit}","token":{token},"by":"key:fleet","ttl":60}}]'
     assert read(renewals.CALL, renew, "1s") < 10
+
+
+def test_what_fails_on_a_later_short_way_undoes_nothing_of_an_earlier_one(store, monkeypatch):
+    """Whoever is told that a batch failed tries all of it again: renewed twice it would be."""
+    store.create("42")
+    unit, lease = "run:42", store.acquire("run:42")
+
+    def fail(*_):
+        raise RuntimeError("as a fault of ours would")
+
+    monkeypatch.setattr(claims.ClaimBatch, "run", fail)
+    renew = RenewLease(unit=unit, token=lease.token)
+    asks = [Ask(command=command, by=FLEET) for command in (renew, ClaimRuns(owner="w-2"))]
+    renewed, claimed = store_api.execute_all(asks)
+    assert isinstance(renewed, Renewed)
+    assert isinstance(claimed, Claimed)  # by the rule
+    assert store.lease(unit).renewals == 1
 
 
 def test_the_number_of_renewals_that_are_kept_is_the_rules():
