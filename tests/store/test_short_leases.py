@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
 
@@ -589,6 +589,21 @@ def test_the_number_of_renewals_that_are_kept_is_the_rules():
     from agentstate.store.migrations.sql import leases_plain
 
     assert f"+ 2 - {rowsql.RENEWALS_KEPT}):]" in leases_plain.RENEW_PLAIN
+
+
+def test_calls_that_renew_many_take_turns_and_none_waits_for_good(monkeypatch):
+    monkeypatch.setattr(renewals, "LONGEST_TURN_SECONDS", 0.01)
+    with ExitStack() as others:
+        for _ in range(renewals.AT_ONCE):
+            others.enter_context(renewals._turn(renewals.MANY))
+        assert not renewals._TURNS.acquire(blocking=False)
+        with renewals._turn(renewals.MANY):  # after its time, and gives back no turn of others
+            assert not renewals._TURNS.acquire(blocking=False)
+        with renewals._turn(renewals.MANY - 1):
+            pass
+        assert not renewals._TURNS.acquire(blocking=False)
+    assert renewals._TURNS.acquire(blocking=False)
+    renewals._TURNS.release()
 
 
 def test_one_unit_twice_in_a_batch_goes_the_short_way_once():
