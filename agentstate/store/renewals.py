@@ -10,7 +10,9 @@ signal or a drain, is left as it was and decided in `rules/leases.py`; both are 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring
 from typing import Any, cast
@@ -25,6 +27,10 @@ from agentstate.store.rows import run_key_of
 
 CALL = "SELECT agentstate_renew_plain(%s, %s)::text"
 _PREPARED = frozenset({CALL})
+# Calls that renew many are big: of very many at once the database would do each in small pieces,
+# and all of them late. So few of a process are at it, unless they wait for somebody's lock.
+MANY, AT_ONCE, LONGEST_TURN_SECONDS = 50, 3, 0.5
+_TURNS = threading.BoundedSemaphore(AT_ONCE)
 
 
 def choose(asks: Sequence[Ask]) -> list[int]:
@@ -37,6 +43,17 @@ def choose(asks: Sequence[Ask]) -> list[int]:
                 seen.add(unit)
                 found.append(n)
     return found
+
+
+@contextmanager
+def _turn(count: int) -> Iterator[None]:
+    """Wait for a turn, if this is a big one; after half a second it goes on without."""
+    had = count >= MANY and _TURNS.acquire(timeout=LONGEST_TURN_SECONDS)
+    try:
+        yield
+    finally:
+        if had:
+            _TURNS.release()
 
 
 class RenewalBatch:
@@ -59,8 +76,10 @@ class RenewalBatch:
         return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
-        cursor.execute(CALL, [_records(self.asks), self.lock_timeout])
-        answer = json.loads(cursor.fetchall()[0][0])
+        with _turn(len(self.asks)):
+            cursor.execute(CALL, [_records(self.asks), self.lock_timeout])
+            (told,) = cursor.fetchall()[0]
+        answer = json.loads(told)
         self._at = datetime.fromisoformat(answer["at"]).astimezone(UTC)
         self.xact_id, self._done = answer["xid"], answer["done"] or {}
         if self._done:

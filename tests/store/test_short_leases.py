@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
 
@@ -24,6 +24,7 @@ from agentstate.store.callers import Caller, Circumstances
 from agentstate.store.claims import QUIET
 from agentstate.store.commands import (
     AcquireLease,
+    Claimed,
     ClaimRuns,
     DrainWorker,
     NewEvent,
@@ -567,10 +568,42 @@ def test_plans_that_were_made_over_few_rows_read_few_among_many(store):
     assert read(renewals.CALL, renew, "1s") < 10
 
 
+def test_what_fails_on_a_later_short_way_undoes_nothing_of_an_earlier_one(store, monkeypatch):
+    """Whoever is told that a batch failed tries all of it again: renewed twice it would be."""
+    store.create("42")
+    unit, lease = "run:42", store.acquire("run:42")
+
+    def fail(*_):
+        raise RuntimeError("as a fault of ours would")
+
+    monkeypatch.setattr(claims.ClaimBatch, "run", fail)
+    renew = RenewLease(unit=unit, token=lease.token)
+    asks = [Ask(command=command, by=FLEET) for command in (renew, ClaimRuns(owner="w-2"))]
+    renewed, claimed = store_api.execute_all(asks)
+    assert isinstance(renewed, Renewed)
+    assert isinstance(claimed, Claimed)  # by the rule
+    assert store.lease(unit).renewals == 1
+
+
 def test_the_number_of_renewals_that_are_kept_is_the_rules():
     from agentstate.store.migrations.sql import leases_plain
 
     assert f"+ 2 - {rowsql.RENEWALS_KEPT}):]" in leases_plain.RENEW_PLAIN
+
+
+def test_calls_that_renew_many_take_turns_and_none_waits_for_good(monkeypatch):
+    monkeypatch.setattr(renewals, "LONGEST_TURN_SECONDS", 0.01)
+    with ExitStack() as others:
+        for _ in range(renewals.AT_ONCE):
+            others.enter_context(renewals._turn(renewals.MANY))
+        assert not renewals._TURNS.acquire(blocking=False)
+        with renewals._turn(renewals.MANY):  # after its time, and gives back no turn of others
+            assert not renewals._TURNS.acquire(blocking=False)
+        with renewals._turn(renewals.MANY - 1):
+            pass
+        assert not renewals._TURNS.acquire(blocking=False)
+    assert renewals._TURNS.acquire(blocking=False)
+    renewals._TURNS.release()
 
 
 def test_one_unit_twice_in_a_batch_goes_the_short_way_once():
