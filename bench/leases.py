@@ -307,7 +307,7 @@ def renew_many(units: list[tuple[str, int]]) -> int:
         store.Ask(command=RenewLease(unit=unit, token=token, ttl_seconds=86_400), by=by)
         for unit, token in random.sample(units, AT_ONCE)
     ]
-    for outcome in store.execute_each(asks):
+    for outcome in store.execute_all(asks):
         if isinstance(outcome, Exception):
             raise outcome
     return AT_ONCE

@@ -121,7 +121,7 @@ def renew_leases(request: WorkerRequest, ask: Sent[schemas.RenewManyAsked]) -> H
         )
         for held in ask.items
     ]
-    outcomes = store.execute_each(asks)
+    outcomes = store.execute_all(asks)
     return reply({"items": [_renewed(request, outcome) for outcome in outcomes]})
 
 

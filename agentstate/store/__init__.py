@@ -2,7 +2,7 @@
 
 from agentstate.store.asks import Ask
 from agentstate.store.callers import PLAIN, SCOPES, SWEEP, SYSTEM, Caller, Circumstances
-from agentstate.store.execute import aexecute, execute, execute_all, execute_each
+from agentstate.store.execute import aexecute, execute, execute_all
 from agentstate.store.listeners import Written, after_write
 from agentstate.store.tries import record_action, record_refused_action
 
@@ -19,7 +19,6 @@ __all__ = [
     "after_write",
     "execute",
     "execute_all",
-    "execute_each",
     "record_action",
     "record_refused_action",
 ]

@@ -147,28 +147,6 @@ def execute[R: Result](command: Command[R], *, by: Caller, under: Circumstances 
     return cast("R", outcome)
 
 
-def execute_each(asks: Sequence[Ask]) -> list[Outcome]:
-    """As `execute` for each of them, by one thread: an outcome each, in few transactions.
-
-    They go along with what other threads bring, so many callers who ask for many things at once
-    do not wait for each other's locks.
-    """
-    if any(isinstance(ask.command, ALONE) for ask in asks) or connection.in_atomic_block:
-        return execute_all(asks)
-    found: list[Outcome | None] = [HOT.refusal_of(ask) for ask in asks]
-    for lane in (WRITES, LEASES):
-        places = [
-            n
-            for n, ask in enumerate(asks)
-            if found[n] is None and (lane is LEASES) == isinstance(ask.command, OF_LEASES)
-        ]
-        if places:
-            outcomes = lane.submit_all([asks[n] for n in places])
-            for n, outcome in zip(places, outcomes, strict=True):
-                found[n] = outcome
-    return cast("list[Outcome]", found)
-
-
 async def aexecute[R: Result](
     command: Command[R], *, by: Caller, under: Circumstances = PLAIN
 ) -> R:

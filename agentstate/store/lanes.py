@@ -58,22 +58,16 @@ class _Signal:
 class _Turn:
     """A command and the thread that waits for it."""
 
-    __slots__ = ("alone", "ask", "came_at", "outcome", "ready", "spent", "taken", "until")
+    __slots__ = ("alone", "ask", "came_at", "outcome", "ready", "spent", "taken")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.came_at = perf_counter()
-        self.until = self.came_at + ask.under.wait_seconds(LONGEST_WAIT_SECONDS)
         self.spent: Spent | None = None  # of the batch that another thread did it in
         self.ready = _Signal()
         self.outcome: Outcome | None = None
         self.taken = False
         self.alone = False
-
-    @property
-    def left_seconds(self) -> float:
-        """Until it must have begun."""
-        return max(0.0, self.until - perf_counter())
 
 
 class Lane:
@@ -90,46 +84,33 @@ class Lane:
 
         One with a time to begin by is Unavailable as soon as that is over and it has not begun.
         """
-        return self.submit_all([ask])[0]
-
-    def submit_all(self, asks: Sequence[Ask]) -> list[Outcome]:
-        """The outcomes of several that one thread brings; they wait their turn side by side."""
-        turns = [_Turn(ask) for ask in asks]
-        # Whose time is over (waiting for a thread, or for its own body) is not queued.
-        in_time = [turn for turn in turns if turn.until > turn.came_at]
-        leader = None
-        with self._lock:
-            if in_time and not self._busy and not self._waiting:
-                self._busy, leader = True, in_time[0]
-                leader.taken = True
-            self._waiting.extend(in_time[1:] if leader else in_time)
-        return [self._outcome(turn, leads=turn is leader) for turn in turns]
-
-    def _outcome(self, turn: _Turn, *, leads: bool) -> Outcome:
-        """Wait for it, and lead the next batch if that falls to it. What is raised is its outcome:
-        whoever brought several must come to the next one, for that may have to lead."""
-        if turn.until <= turn.came_at:
+        turn, seconds = _Turn(ask), ask.under.wait_seconds(LONGEST_WAIT_SECONDS)
+        if not seconds:  # it waited for a thread, or for its own body
             return Unavailable(
                 "it could not begin in the time that it was given", retry_after_ms=1_000
             )
-        try:
-            if not leads:
-                is_ready = turn.ready.wait(turn.left_seconds)
-                _note_waiting(turn)
-                if not is_ready:
-                    return self._give_up(turn)
-            if turn.outcome is None and not turn.alone:
-                self._lead(turn)
-            return turn.outcome if turn.outcome is not None else self._alone(turn.ask)
-        except Exception as failed:
-            return failed
+        with self._lock:
+            if not self._busy and not self._waiting:
+                self._busy = leads = True
+                turn.taken = True
+            else:
+                self._waiting.append(turn)
+                leads = False
+        if not leads:
+            is_ready = turn.ready.wait(seconds)
+            _note_waiting(turn)
+            if not is_ready:
+                return self._give_up(turn)
+        if turn.outcome is None and not turn.alone:
+            self._lead(turn)
+        return turn.outcome if turn.outcome is not None else self._alone(ask)
 
     def _give_up(self, turn: _Turn) -> Outcome:
         with self._lock:
             if not turn.taken:
                 self._waiting.remove(turn)
                 return Unavailable("waited too long for its turn", retry_after_ms=1_000)
-        if not turn.ready.wait(turn.left_seconds + LONGEST_WAIT_SECONDS):
+        if not turn.ready.wait(LONGEST_WAIT_SECONDS):
             return OutcomeUnknown("its batch is still being written", retry_after_ms=1_000)
         if turn.outcome is not None:
             return turn.outcome

@@ -94,63 +94,8 @@ def test_when_a_batch_fails_each_command_is_done_by_itself_in_its_own_thread(how
 def test_leadership_is_handed_on_when_the_leader_fails():
     lane = Lane(together=lambda asks: 1 / 0, alone=lambda ask: 1 / 0)
     for _ in range(2):
-        assert isinstance(lane.submit(asked()), ZeroDivisionError)
-
-
-def test_several_of_one_thread_go_along_with_those_of_others_and_each_is_told():
-    busy = Busy()
-    told = {}
-
-    def bring(name, count):
-        asks = [asked(f"{name}-{n}") for n in range(count)]
-        told[name] = [
-            outcome[1] is ask for ask, outcome in zip(asks, busy.lane.submit_all(asks), strict=True)
-        ]
-
-    threads = [
-        Thread(target=bring, args=one) for one in (("first", 1), ("a", 3), ("b", 4), ("c", 1))
-    ]
-    threads[0].start()
-    wait_for(lambda: busy.batches)
-    for thread in threads[1:]:
-        thread.start()
-    wait_for(lambda: len(busy.lane._waiting) == 8)
-    busy.let_go.set()
-    for thread in threads:
-        thread.join(30)
-    assert busy.batches == [1, 8]
-    assert told == {"first": [True], "a": [True] * 3, "b": [True] * 4, "c": [True]}
-
-
-def test_whoever_brings_several_leads_each_batch_that_falls_to_it(monkeypatch):
-    """Also when one of them fails by itself: the next one may have to lead, and others wait."""
-    monkeypatch.setattr(lanes, "BATCH_COMMANDS", 2)
-    batches = []
-
-    def together(asks):
-        batches.append(len(asks))
-        return None if len(batches) == 2 else [("together", ask) for ask in asks]
-
-    lane = Lane(together=together, alone=lambda ask: 1 / 0)
-    outcomes = lane.submit_all([asked() for _ in range(7)])
-    assert batches == [2, 2, 2, 1]
-    failed = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, ZeroDivisionError)]
-    assert failed == [2, 3]
-    assert lane.waiting == 0
-    assert not lane._busy
-
-
-def test_of_several_none_waits_longer_than_all_may_together(monkeypatch):
-    monkeypatch.setattr(lanes, "LONGEST_WAIT_SECONDS", 0.05)
-    busy = Busy()
-    leader = Thread(target=busy.lane.submit, args=(asked(),))
-    leader.start()
-    wait_for(lambda: busy.batches)
-    outcomes = busy.lane.submit_all([asked() for _ in range(40)])
-    assert {type(outcome) for outcome in outcomes} == {Unavailable}
-    assert busy.lane.waiting == 0
-    busy.let_go.set()
-    leader.join(30)
+        with pytest.raises(ZeroDivisionError):
+            lane.submit(asked())
 
 
 def test_whoever_waits_too_long_for_a_turn_is_told_and_leaves_the_queue(monkeypatch):
