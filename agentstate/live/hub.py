@@ -38,6 +38,8 @@ QUEUE_SIZE = 100
 # Pages of many runs are told one after the other: all of them ask at once what they are told, and
 # who looks at the run itself would wait behind them. At most so long for the last of them.
 APART_SECONDS, APART_SECONDS_MAX = 0.005, 0.8
+# Of a hint to pages of many runs; more are told as "any".
+NAMED_MAX = 20
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -62,11 +64,21 @@ class Hint:
     runs: dict[str, int] | None
     kinds: tuple[str, ...] | None = None
 
+    @property
+    def of_many(self) -> Hint:
+        """The same for a page of many runs, which looks at all of them whatever moved: with their
+        names only while they are few. Put together and written out for hundreds of pages, twenty
+        times a second, hundreds of names took the writers a tenth of what they do."""
+        few = self.runs is not None and len(self.runs) <= NAMED_MAX
+        return self if few else Hint(self.position, None, self.kinds)
+
     def with_later(self, later: Hint) -> Hint:
         """Both in one, for who has not been told of this one yet."""
         runs = None if self.runs is None or later.runs is None else self.runs | later.runs
-        kinds = None if self.kinds is None or later.kinds is None else self.kinds + later.kinds
-        return Hint(later.position, runs, kinds)
+        kinds = None
+        if self.kinds is not None and later.kinds is not None:
+            kinds = tuple(sorted({*self.kinds, *later.kinds}))
+        return Hint(later.position, runs, kinds).of_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +224,14 @@ class Hub:
             for subscription in list(self._subscriptions):
                 subscription.put(message)
             return
-        waiting = []
+        waiting, of_many = [], message.of_many
         for subscription in list(self._subscriptions):
             if not subscription.may_wait:
                 subscription.put(message)
             elif subscription.due is not None:
-                subscription.due = subscription.due.with_later(message)
+                subscription.due = subscription.due.with_later(of_many)
             else:
-                subscription.due = message
+                subscription.due = of_many
                 waiting.append(subscription)
         random.shuffle(waiting)
         apart = min(APART_SECONDS, APART_SECONDS_MAX / max(1, len(waiting)))
