@@ -200,7 +200,7 @@ def test_pages_of_one_run_are_told_first_and_those_of_many_one_after_the_other()
     at_once, later = asyncio.run(play())
     first = Hint(1, {"42": 5}, ("run",))
     assert at_once == [[first], [first], [first]]
-    both, second = Hint(2, {"42": 5, "43": 1}, ("run", "lease")), Hint(2, {"43": 1}, ("lease",))
+    both, second = Hint(2, {"42": 5, "43": 1}, ("lease", "run")), Hint(2, {"43": 1}, ("lease",))
     assert sorted(map(repr, later)) == sorted(map(repr, [both, both, second]))
 
 
