@@ -27,7 +27,7 @@ from django.conf import settings
 from django.db import close_old_connections
 from django.http import HttpResponse
 from django.urls import resolve
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from agentstate import logs, metrics
 from agentstate.admission import Kind, kind_of
@@ -242,6 +242,8 @@ def _written(item: _Item, outcome: _Found, parts: Spent) -> Written:
     before = logs.REQUEST.set(item.request)  # type: ignore[arg-type]
     try:
         return _answered(item, outcome, parts)
+    except Exception as failed:  # nobody else would answer; door.py logs it
+        return _answered(item, failed, parts)
     finally:
         logs.REQUEST.reset(before)
 
@@ -299,7 +301,7 @@ def _read(
         request.resolver_match.kwargs.update(named)
         wanted = call.view(request, **named, ask=ask)
         return _Item(call, request, sent_key(request), wanted, began)  # type: ignore[arg-type]
-    except (Refusal, ValidationError, UnicodeDecodeError):
+    except Exception:  # whatever it is, the long way tells it, and logs what is a fault of ours
         return None
 
 

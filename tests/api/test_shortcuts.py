@@ -15,6 +15,7 @@ from django.test import override_settings
 
 from agentstate import asgi, logs
 from agentstate.api import shortcuts
+from agentstate.api.writes import Write
 from agentstate.store.commands import CreateBudget, NewBudget
 from agentstate.store.keys import revoke_key
 from tests.api.asking import new_key
@@ -298,6 +299,24 @@ def test_a_run_that_is_locked_holds_up_nobody_else(site, store):
             assert not waits.done()
         assert waits.result()[0] == 201
     assert store.run("slow").last_seq == 2
+
+
+def test_a_fault_of_ours_is_answered_and_holds_no_place(site, store, monkeypatch):
+    """Also one in writing the answer: nobody else would write another."""
+    store.create("42")
+    monkeypatch.setattr(Write, "answer", lambda *_: 1 / 0)
+    status, told, headers = site.append("42")
+    assert (status, told["code"]) == (500, "internal")
+    assert told["request_id"] == headers["x-request-id"]
+    monkeypatch.undo()
+    assert store.run("42").last_seq == 2  # it was written: nothing else is said
+
+    def fail(_request, **_parts):
+        raise ZeroDivisionError
+
+    for call in shortcuts.calls():
+        monkeypatch.setattr(call, "view", fail)
+    assert site.append("42")[0] == 201  # before anything is done, it goes the long way
 
 
 def test_when_there_is_no_place_it_is_told_and_nothing_is_written(site, store, monkeypatch):
