@@ -348,10 +348,11 @@ VIEWERS_SEE_PAYLOADS = env.flag("AGENTSTATE_VIEWERS_SEE_PAYLOADS", default=True)
 DEFAULT_RETAIN_SECONDS = env.age_seconds("AGENTSTATE_RETAIN_SECONDS", at_most=10 * 366 * 86_400)
 DEFAULT_BUDGETS = env.budgets("AGENTSTATE_DEFAULT_BUDGETS")
 
-# Of one run, over all its writers: more is 429 run-hot. Higher: one hot run may slow others down.
-# Lower: a busy worker waits. Twice as many at once after a pause; 0: no limit.
 # What `execute` asks is prepared once per connection; not behind a pooler that cannot keep that.
 PREPARED_STATEMENTS = env.flag("AGENTSTATE_PREPARED_STATEMENTS", default=not SESSION_URL)
+
+# Of one run, over all its writers: more is 429 run-hot. Higher: one hot run may slow others down.
+# Lower: a busy worker waits. Twice as many at once after a pause; 0: no limit.
 RUN_WRITES_PER_SECOND = env.integer(
     "AGENTSTATE_RUN_WRITES_PER_SECOND", default=2_000, at_least=0, at_most=100_000
 )

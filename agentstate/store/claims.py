@@ -27,11 +27,10 @@ from agentstate.store.answers import kept
 from agentstate.store.asks import Ask, Outcome
 from agentstate.store.commands import Claim, Claimed, ClaimRuns
 from agentstate.store.payloads import RawJSON
-from agentstate.store.plan import Plan, plan
+from agentstate.store.short import ShortBatch
 from agentstate.store.states import Status
 
 CALL = "SELECT agentstate_claim_plain(%s, %s, %s, %s, %s, %s)::text"
-_PREPARED = frozenset({CALL}) | keyed.STATEMENTS
 ACQUIRED, RUNNING = "lease.acquired", "run.running"
 IS_THERE = "SELECT EXISTS (SELECT FROM agentstate_leaseterm WHERE token = %s AND unit = %s)"
 LONGEST_QUIET_SECONDS = 1.0
@@ -107,22 +106,14 @@ class _Given:
     events: list[int] = field(default_factory=list)
 
 
-class ClaimBatch:
+class ClaimBatch(ShortBatch):
     """Claims in one transaction; None is the outcome of those that a guard stopped."""
 
+    PREPARED = frozenset({CALL}) | keyed.STATEMENTS
+
     def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
-        self.asks, self.lock_timeout = asks, lock_timeout
-        self.decided = False
-        self.xact_id = ""
-        self.written = listeners.Written()
+        super().__init__(asks, lock_timeout)
         self._given: dict[int, _Given] = {}
-
-    @staticmethod
-    def cursor() -> Any:
-        return flights.cursor(_PREPARED)
-
-    def plans(self) -> list[Plan]:
-        return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
         first_time = keyed.unanswered(cursor, self.asks)

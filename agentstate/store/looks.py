@@ -16,14 +16,14 @@ from typing import Any, cast
 
 from django.db import transaction
 
-from agentstate.store import collisions, flights, keyed, listeners, minutes
+from agentstate.store import collisions, flights, keyed, minutes
 from agentstate.store import rowsql as sql
 from agentstate.store.asks import Ask, Outcome
 from agentstate.store.commands import AcquireLease
 from agentstate.store.errors import LeaseHeld
-from agentstate.store.plan import Plan, plan
 from agentstate.store.rows import LeaseRow, replace, run_key_of
 from agentstate.store.rules import leases
+from agentstate.store.short import ShortBatch
 
 # Each lease by its index, whatever the statistics say; the clock once, after the snapshot.
 LOOK = """
@@ -41,7 +41,6 @@ WHERE l.expires_at > c.now
 """
 ROLLBACK = "ROLLBACK"
 _ANY = LeaseRow(unit="")
-_PREPARED = frozenset({sql.BEGIN, LOOK, ROLLBACK}) | keyed.STATEMENTS
 
 
 def choose(asks: Sequence[Ask]) -> list[int]:
@@ -57,23 +56,15 @@ def choose(asks: Sequence[Ask]) -> list[int]:
     return [place for n, place in enumerate(found) if n in first]
 
 
-class LookBatch:
+class LookBatch(ShortBatch):
     """Units that are asked for; None is the outcome of those that are not refused at sight."""
 
+    PREPARED = frozenset({sql.BEGIN, LOOK, ROLLBACK}) | keyed.STATEMENTS
+
     def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
-        self.asks, self.lock_timeout = asks, lock_timeout
-        self.decided = False
-        self.xact_id = ""
-        self.written = listeners.Written()
+        super().__init__(asks, lock_timeout)
         self._refused: dict[int, LeaseHeld] = {}
         self._at: datetime | None = None
-
-    @staticmethod
-    def cursor() -> Any:
-        return flights.cursor(_PREPARED)
-
-    def plans(self) -> list[Plan]:
-        return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
         is_first = cursor.is_first

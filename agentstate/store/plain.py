@@ -26,13 +26,12 @@ from agentstate.store import flights, listeners, minutes
 from agentstate.store.asks import Ask, Outcome
 from agentstate.store.commands import Append, Appended, NewEvent
 from agentstate.store.payloads import write
-from agentstate.store.plan import Plan, plan
 from agentstate.store.rules import pacing
 from agentstate.store.rules.names import AMOUNT_MAX, COUNTERS_MAX
+from agentstate.store.short import ShortBatch
 from agentstate.store.states import TERMINAL
 
 CALL = "SELECT agentstate_append_events(%s, %s, %s, %s, %s, %s)::text"
-_PREPARED = frozenset({CALL})
 _TERMINAL = sorted(str(status) for status in TERMINAL)
 
 
@@ -63,25 +62,17 @@ def plain_ones(asks: Sequence[Ask]) -> list[int]:
     return found
 
 
-class PlainBatch:
+class PlainBatch(ShortBatch):
     """Plain appends in one transaction; None is the outcome of those that a guard stopped."""
 
+    PREPARED = frozenset({CALL})
+
     def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
-        self.asks, self.lock_timeout = asks, lock_timeout
-        self.decided = False
-        self.xact_id = ""
-        self.written = listeners.Written()
+        super().__init__(asks, lock_timeout)
         self._at: datetime | None = None
         # Of each that was done: its place among the asks, its first and last number, version,
         # status, owner, run's id.
         self._done: list[tuple[int, int, int, int, str, str | None, str]] = []
-
-    @staticmethod
-    def cursor() -> Any:
-        return flights.cursor(_PREPARED)
-
-    def plans(self) -> list[Plan]:
-        return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
         params = [

@@ -19,14 +19,13 @@ from typing import Any, cast
 
 from django.db import transaction
 
-from agentstate.store import flights, listeners, minutes
+from agentstate.store import flights, minutes
 from agentstate.store.asks import Ask, Outcome
 from agentstate.store.commands import Renewed, RenewLease
-from agentstate.store.plan import Plan, plan
 from agentstate.store.rows import run_key_of
+from agentstate.store.short import ShortBatch
 
 CALL = "SELECT agentstate_renew_plain(%s, %s)::text"
-_PREPARED = frozenset({CALL})
 # Calls that renew many are big: of very many at once the database would do each in small pieces,
 # and all of them late. So few of a process are at it, unless they wait for somebody's lock.
 MANY, AT_ONCE, LONGEST_TURN_SECONDS = 50, 3, 0.5
@@ -56,24 +55,16 @@ def _turn(count: int) -> Iterator[None]:
             _TURNS.release()
 
 
-class RenewalBatch:
+class RenewalBatch(ShortBatch):
     """Renewals in one transaction; None is the outcome of those that a guard stopped."""
 
+    PREPARED = frozenset({CALL})
+
     def __init__(self, asks: Sequence[Ask], lock_timeout: str) -> None:
-        self.asks, self.lock_timeout = asks, lock_timeout
-        self.decided = False
-        self.xact_id = ""
-        self.written = listeners.Written()
+        super().__init__(asks, lock_timeout)
         self._at: datetime | None = None
         # The places among the asks of those that were done, by who holds the units.
         self._done: dict[str, list[int]] = {}
-
-    @staticmethod
-    def cursor() -> Any:
-        return flights.cursor(_PREPARED)
-
-    def plans(self) -> list[Plan]:
-        return [plan(ask.command) for ask in self.asks]
 
     def run(self, cursor: flights.Cursor) -> None:
         with _turn(len(self.asks)):
