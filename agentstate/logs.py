@@ -34,6 +34,8 @@ TASK: ContextVar[Mapping[str, str] | None] = ContextVar("task of the log", defau
 # What an entry may have of its own (`extra=`).
 EXTRAS = ("method", "status", "ms", "code")
 
+log = logging.getLogger(__name__)
+
 type Entry = MutableMapping[str, Any]
 
 # 00, the trace, the caller's span, flags: https://www.w3.org/TR/trace-context/
@@ -80,6 +82,14 @@ def formatter(*, style: str) -> logging.Formatter:
             end,
         ],
     )
+
+
+def note_answer(*, method: str | None, status: int, seconds: float) -> None:
+    """An entry for each answer, where AGENTSTATE_LOG_REQUESTS wants them."""
+    if settings.LOG_REQUESTS:
+        log.info(
+            "answered", extra={"method": method, "status": status, "ms": round(seconds * 1000, 1)}
+        )
 
 
 # --- ids ----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ microseconds. So the addresses in SHORT pass only RequestMark, and all others pa
 settings.CONSOLE_MIDDLEWARE as well. Works the same in WSGI and, for the streams, in ASGI.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from time import perf_counter
@@ -31,8 +30,6 @@ SHORT_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-
-log = logging.getLogger(__name__)
 
 type Response = HttpResponseBase | Awaitable[HttpResponseBase]
 type Handler = Callable[[HttpRequest], Any]
@@ -96,9 +93,7 @@ class RequestMark:
             spent=record,
             total_seconds=total,
         )
-        if settings.LOG_REQUESTS:
-            answered = {"method": request.method, "status": response.status_code}
-            log.info("answered", extra=answered | {"ms": round(total * 1000, 1)})
+        logs.note_answer(method=request.method, status=response.status_code, seconds=total)
         if is_short(request):
             for name, value in SHORT_HEADERS.items():
                 response.headers.setdefault(name, value)

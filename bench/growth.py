@@ -14,7 +14,6 @@ cost ~ size^k is told, by least squares on the logarithms. 0: it costs the same;
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from typing import Any
 
 from agentstate.cli.output import progress
 from bench import filled, grounds
+from bench.crew import in_threads
 from bench.grounds import ask, exponent, median, ms
 from bench.report import Goal, Options, Report, Table
 
@@ -228,31 +228,12 @@ def rate_of(call: Callable[[], Any], workers: int, seconds: float) -> float:
     """Calls a second by so many threads."""
     from django.db import connections
 
-    begin, done, failed = threading.Event(), [0] * workers, []
-    until = 0.0
+    def once() -> int:
+        call()
+        return 1
 
-    def work(number: int) -> None:
-        begin.wait()
-        try:
-            while time.perf_counter() < until:
-                call()
-                done[number] += 1
-        except Exception as failure:  # told below, in the thread that asked
-            failed.append(failure)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-    for thread in threads:
-        thread.start()
-    began = time.perf_counter()
-    until = began + seconds
-    begin.set()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return sum(done) / (time.perf_counter() - began)
+    count, took, _ = in_threads(workers, seconds, once, at_end=connections.close_all)
+    return count / took
 
 
 # --- all of it ------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ read take from as many jobs that wait. What a claim costs is asked at three numb
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import sys
@@ -30,6 +29,7 @@ from bench.beside import Beside, beside
 from bench.budget_slots import ask, django_on, scratch_server
 from bench.claimable import Claimable
 from bench.crew import Crew, Told
+from bench.grounds import exponent
 from bench.report import Goal, Options, Report, Table
 from bench.turns import Measured, Turns, columns, seconds_of
 
@@ -230,21 +230,13 @@ def goals_of_claims(claims: Turns, sizes: Sizes, others: Beside) -> list[Goal]:
             reached=times is not None and times >= least,
         ))  # fmt: skip
     costs = [1 / best(claims, f"{ended:,}", CLAIM) for ended in sizes.ended]
-    grows = exponent(sizes.ended, costs)
+    grows = exponent(dict(zip(sizes.ended, costs, strict=True)))
     goals.append(Goal(
         what="cost of a claim by the number of ended runs, in units of the INSERT beside it",
         asked="flat: exponent under 0.05",
         found=f"{grows:+.3f} ({', '.join(f'{cost:.1f}' for cost in costs)})", reached=grows < 0.05,
     ))  # fmt: skip
     return goals
-
-
-def exponent(sizes: tuple[int, ...], costs: list[float]) -> float:
-    """Of cost ~ size^exponent, by least squares of the logarithms."""
-    xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
-    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    across = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True))
-    return across / sum((a - x) ** 2 for a in xs)
 
 
 # --- a process that calls -------------------------------------------------------------------------

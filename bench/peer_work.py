@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ TEXT = "The failing test builds its window from the local time zone, so it only 
 DATA = {"model": "large-2", "thought": TEXT[:230], "tokens": {"in": 4096, "out": 212}}
 
 
-class Peer:
+class Peer(ABC):
     """One way of working. dsn: libpq's parts of a database of its own."""
 
     has_times = True  # of one event; False: a call is a whole task of many steps
@@ -46,12 +47,12 @@ class Peer:
     def conninfo(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.dsn.items())
 
-    def set_up(self, jobs: int) -> None:
+    def set_up(self, jobs: int) -> None:  # noqa: B027  most make theirs when they connect
         """Its tables, and so many jobs for who takes them."""
 
+    @abstractmethod
     def call(self) -> int:
         """Do it once, in any thread; how many events, jobs or steps that was."""
-        raise NotImplementedError
 
     def work(self, callers: int, seconds: float) -> Told:
         count, lasted, took = in_threads(callers, seconds, self.call)

@@ -13,7 +13,6 @@ what is wrong with it: refusals of the request have one home. What the store ref
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -81,8 +80,6 @@ _ALWAYS = "".join(
     for name, value in (SHORT_HEADERS | {"Cache-Control": "no-store"}).items()
 )
 _PLACE = re.compile(r"\{(\w+)\}")
-
-log = logging.getLogger(__name__)
 
 # (status, the head's lines, body)
 type Written = tuple[int, bytes, bytes]
@@ -264,9 +261,7 @@ def _answered(item: _Item, outcome: _Found, parts: Spent) -> Written:
     metrics.note_request(
         method="POST", route=item.call.route, status=status, spent=parts, total_seconds=total
     )
-    if settings.LOG_REQUESTS:
-        answered = {"method": request.method, "status": status, "ms": round(total * 1_000, 1)}
-        log.info("answered", extra=answered)
+    logs.note_answer(method=request.method, status=status, seconds=total)
     lines = "".join([f"{name.lower()}: {value}\r\n" for name, value in told.items()])
     head = (
         f"{_ALWAYS}x-request-id: {request.request_id}\r\nserver-timing: {parts.told(total)}\r\n"

@@ -364,11 +364,11 @@ def test_the_log_knows_whose_call_it_was(site, store, caplog):
     with override_settings(LOG_REQUESTS=True), caplog.at_level("INFO"):
         told = []
         handler = Told(told)
-        logging.getLogger("agentstate.api.shortcuts").addHandler(handler)
+        logging.getLogger("agentstate.logs").addHandler(handler)
         try:
             site.append("42", X_Request_Id="req-7", Agentstate_Worker="w-7")
         finally:
-            logging.getLogger("agentstate.api.shortcuts").removeHandler(handler)
+            logging.getLogger("agentstate.logs").removeHandler(handler)
     (found,) = told
     assert found["request_id"] == "req-7"
     assert (found["run"], found["worker"], found["caller"]) == ("42", "w-7", "key:fleet")

@@ -128,7 +128,7 @@ def test_what_is_no_trace_is_no_trace(sent):
 def test_a_request_is_logged_when_that_is_asked_for_and_its_key_never(db, settings, caplog):
     key = new_key("fleet")
     api = Api(key)
-    caplog.set_level(logging.INFO, logger="agentstate.middleware")
+    caplog.set_level(logging.INFO, logger="agentstate.logs")
     caplog.handler.setFormatter(logs.formatter(style="json"))
     api.create("42")
     assert caplog.text == ""

@@ -9,7 +9,7 @@ import pytest
 
 from bench import folded, load
 from bench.crew import in_tasks, in_threads
-from bench.leases import exponent
+from bench.grounds import exponent
 
 FOLDED = """\
 run (threading.py);work (agentstate/store/execute.py);send (psycopg/cursor.py) 60
@@ -103,5 +103,5 @@ def test_a_flame_picture_is_xml_with_each_frame_and_stays_below_its_size():
 
 
 def test_the_exponent_of_what_grows_in_proportion_is_one_and_of_what_stays_zero():
-    assert exponent((10, 100, 1_000), [2, 20, 200]) == pytest.approx(1)
-    assert exponent((10, 100, 1_000), [3, 3, 3]) == pytest.approx(0)
+    assert exponent({10: 2, 100: 20, 1_000: 200}) == pytest.approx(1)
+    assert exponent({10: 3, 100: 3, 1_000: 3}) == pytest.approx(0)
