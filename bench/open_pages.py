@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 # As bench.console has them: half of what people look at is one run's, or is told after the others.
@@ -26,7 +27,7 @@ class Listener:
     def __init__(self, port: int, keys: list[str], sessions: list[str]) -> None:
         self.port, self.keys, self.sessions = port, keys, sessions
         self.watched = frozenset(keys)
-        self.heard: dict[str, list[tuple[str, int, float]]] = {"one run": [], "many runs": []}
+        self.pages: list[tuple[str, Page]] = []
         self.hints: Counter[str] = Counter()
         self.open = 0
         self._connecting = asyncio.Semaphore(CONNECTING)
@@ -36,39 +37,66 @@ class Listener:
         kind = KINDS[n % len(KINDS)]
         key = self.keys[n % len(self.keys)] if kind == "run" else None
         async with self._connecting:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            loop = asyncio.get_running_loop()
+            transport, page = await loop.create_connection(Page, "127.0.0.1", self.port)
             address = "/live/console" + (f"?run={key}" if key else "")
             cookie = self.sessions[n % len(self.sessions)]
-            writer.write(
+            transport.write(
                 f"GET {address} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nCookie: {cookie}\r\n"
                 "Accept: text/event-stream\r\n\r\n".encode()
             )
-            head = await reader.readuntil(b"\r\n\r\n")
+            head = await page.head
             if not head.startswith(b"HTTP/1.1 200"):
                 tell({"closed": head[:60].decode("latin-1")})
                 return
             self.open += 1
+            self.pages.append(("one run" if key else "many runs", page))
         try:
-            await self._hear(reader, "one run" if key else "many runs")
+            await page.ended
         finally:
             self.open -= 1
             tell({"closed": f"{kind}: the stream ended"})
 
-    async def _hear(self, reader: asyncio.StreamReader, kind: str) -> None:
-        while line := await reader.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            at = time.time()
-            self.hints[kind] += 1
-            runs = json.loads(line[6:]).get("runs")
-            for run, seq in (runs or {}).items():
-                if run in self.watched:
-                    self.heard[kind].append((run, seq, at))
-
     def take(self) -> dict[str, Any]:
-        told = {"heard": self.heard, "hints": self.hints, "open": self.open}
-        self.heard = {kind: [] for kind in self.heard}
-        return told
+        heard: dict[str, list[tuple[str, int, float]]] = {"one run": [], "many runs": []}
+        for kind, page in self.pages:
+            for at, told in page.take():
+                self.hints[kind] += 1
+                for run, seq in (told.get("runs") or {}).items():
+                    if run in self.watched:
+                        heard[kind].append((run, seq, at))
+        return {"heard": heard, "hints": self.hints, "open": self.open}
+
+
+class Page(asyncio.Protocol):
+    """A stream's connection: what came and when, as it came. What it says is looked at when it is
+    asked for, because the server that is measured is on the same cores."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.head: asyncio.Future[bytes] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._came: list[tuple[float, bytes]] = []
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._came.append((time.time(), data))
+        if not self.head.done() and b"\r\n\r\n" in (head := b"".join(d for _, d in self._came)):
+            self.head.set_result(head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.head.done():
+            self.head.set_result(b"the connection ended")
+        self.ended.set_result(None)
+
+    def take(self) -> Iterator[tuple[float, Any]]:
+        """Each hint that came since the last time, and when the end of it did."""
+        came, self._came = self._came, []
+        for at, data in came:
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data: {"):
+                    yield at, json.loads(line[6:])
 
 
 def tell(what: Any) -> None:

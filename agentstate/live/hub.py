@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
@@ -36,8 +37,12 @@ from agentstate.store.feed import CHANNEL
 
 QUEUE_SIZE = 100
 # Pages of many runs are told one after the other: all of them ask at once what they are told, and
-# who looks at the run itself would wait behind them. At most so long for the last of them.
-APART_SECONDS, APART_SECONDS_MAX = 0.005, 0.8
+# who looks at the run itself would wait behind them. At most so long for the last of them; longer
+# while so much moves that no run is named, because then each of them is told again and again.
+APART_SECONDS, APART_SECONDS_MAX, APART_SECONDS_BUSY = 0.005, 0.15, 1.0
+# A page of one run is told at once, and then not again for so long: it asks about once a second,
+# and of a run that is written to without a pause it would be told twenty times a second.
+AGAIN_SECONDS = 0.5
 # Of a hint to pages of many runs; more are told as "any".
 NAMED_MAX = 20
 FIRST_PAUSE_SECONDS = 0.1
@@ -53,7 +58,7 @@ class Notice(Enum):
     BYE = "bye"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: it keeps what it is as text
 class Hint:
     """Something moved. runs: key → last number; None: any run may have.
 
@@ -71,6 +76,20 @@ class Hint:
         times a second, hundreds of names took the writers a tenth of what they do."""
         few = self.runs is not None and len(self.runs) <= NAMED_MAX
         return self if few else Hint(self.position, None, self.kinds)
+
+    @cached_property
+    def text(self) -> str:
+        """JSON for who is told of all runs: one text, however many they are."""
+        return self._written(self.runs)
+
+    def text_of(self, run: str) -> str:
+        """JSON for who is told of this run alone."""
+        return self._written(None if self.runs is None else {run: self.runs[run]})
+
+    def _written(self, runs: dict[str, int] | None) -> str:
+        beside = {"runs": runs, "kinds": self.kinds}
+        told = {"position": self.position} | {k: v for k, v in beside.items() if v is not None}
+        return json.dumps(told)
 
     def with_later(self, later: Hint) -> Hint:
         """Both in one, for who has not been told of this one yet."""
@@ -109,26 +128,42 @@ def parse(payload: str) -> Message:
 @dataclass(eq=False)
 class Subscription:
     """One stream's queue. run: only hints about this run; None: about all. page: who looks at it
-    is told as well; None: of no page. person: whose page it is; None: no person's, a worker's."""
+    is told as well; None: of no page. person: whose page it is; None: no person's, a worker's.
+    straight: takes a hint past the queue and says whether it did; None: nobody does.
+    again_at: by the loop's clock, before which a page of one run is not told of it again."""
 
     run: str | None
     page: str | None = None
     person: int | None = None
     queue: asyncio.Queue[Message] = field(default_factory=lambda: asyncio.Queue(QUEUE_SIZE))
     due: Hint | None = None  # what it is told when its turn comes
+    straight: Callable[[Hint], bool] | None = None
+    again_at: float = 0.0
 
     @property
-    def may_wait(self) -> bool:
-        """A page that shows many runs: one of them may be new there a little later."""
-        return self.run is None and self.person is not None
+    def is_page(self) -> bool:
+        """Somebody looks at it, who does not see what is some milliseconds newer."""
+        return self.person is not None
 
     def put_due(self) -> None:
         due, self.due = self.due, None
         if due is not None:
             self.put(due)
 
+    def put_at_once(self, hint: Hint) -> None:
+        """Or as soon as it was not told for AGAIN_SECONDS."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        at = max(now, self.again_at)
+        self.again_at = at + AGAIN_SECONDS
+        if at > now:
+            self.due = hint
+            loop.call_at(at, self.put_due)
+        else:
+            self.put(hint)
+
     def put(self, message: Message) -> None:
-        if isinstance(message, Hint) and not self._concerns(message):
+        if isinstance(message, Hint) and (not self.concerns(message) or self._is_sent(message)):
             return
         if isinstance(message, Seen) and message.page != self.page:
             return
@@ -138,7 +173,11 @@ class Subscription:
             message = message if message is Notice.BYE else Notice.RESYNC
         self.queue.put_nowait(message)
 
-    def _concerns(self, hint: Hint) -> bool:
+    def _is_sent(self, hint: Hint) -> bool:
+        # Not past what waits.
+        return self.straight is not None and self.queue.empty() and self.straight(hint)
+
+    def concerns(self, hint: Hint) -> bool:
         return self.run is None or hint.runs is None or self.run in hint.runs
 
 
@@ -225,16 +264,28 @@ class Hub:
                 subscription.put(message)
             return
         waiting, of_many = [], message.of_many
+        both: dict[int, Hint] = {}  # by the one that is due: it is due to many
         for subscription in list(self._subscriptions):
-            if not subscription.may_wait:
+            due = subscription.due
+            if not subscription.concerns(message):
+                continue
+            if due is not None:
+                if id(due) not in both:
+                    both[id(due)] = due.with_later(of_many)
+                subscription.due = both[id(due)]
+            elif not subscription.is_page:
                 subscription.put(message)
-            elif subscription.due is not None:
-                subscription.due = subscription.due.with_later(of_many)
+            elif subscription.run is not None:
+                subscription.put_at_once(message)
             else:
                 subscription.due = of_many
                 waiting.append(subscription)
+        self._tell_apart(waiting, APART_SECONDS_BUSY if of_many.runs is None else APART_SECONDS_MAX)
+
+    def _tell_apart(self, waiting: list[Subscription], seconds: float) -> None:
+        """What is due to each, within so long."""
         random.shuffle(waiting)
-        apart = min(APART_SECONDS, APART_SECONDS_MAX / max(1, len(waiting)))
+        apart = min(APART_SECONDS, seconds / max(1, len(waiting)))
         for turn, subscription in enumerate(waiting):
             if turn:
                 asyncio.get_running_loop().call_later(turn * apart, subscription.put_due)

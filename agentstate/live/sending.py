@@ -5,10 +5,13 @@ A client that does not read is cut off in agentstate/sending.py.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
+from typing import Any
 
 from django.http import StreamingHttpResponse
+
+from agentstate.bridge import CYCLE
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -29,3 +32,24 @@ class EventStream(StreamingHttpResponse):
         async with aclosing(self._events) as events:
             async for text in events:
                 yield text.encode()
+
+
+class Line:
+    """The connection under a stream, for a part that need not wake the task that sends it.
+
+    It is what agentstate/wire.py left in the scope. Under another server nothing goes this way.
+    """
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self._cycle = scope.get(CYCLE)
+
+    def write(self, part: bytes) -> bool:
+        """As the server's `send` does it with a part of an answer. False: it would have to wait for
+        the client, or there is no place for it, and nothing was written."""
+        cycle = self._cycle
+        if cycle is None or not cycle.chunked_encoding or cycle.response_complete:
+            return False
+        if cycle.disconnected or cycle.flow.write_paused or cycle.transport.is_closing():
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
