@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,13 +39,15 @@ def django_on(home: str) -> None:
 
 
 @contextmanager
-def scratch_server(*, flush_ms: int, max_connections: int = 150) -> Iterator[str]:
-    """A server and a folder of its own, gone at the end."""
+def scratch_server(
+    *, flush_ms: int, max_connections: int = 150, settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A server and a folder of its own, gone at the end. settings: more of the server's."""
     with tempfile.TemporaryDirectory(prefix="agentstate-bench-") as home:
         # The server's own user must get in, which is not root.
         Path(home).chmod(0o755)
         django_on(home)
-        from django.conf import settings
+        from django.conf import settings as ours
         from django.db import connections
 
         from agentstate.embedded import DURABLE, EmbeddedPostgres
@@ -53,7 +55,8 @@ def scratch_server(*, flush_ms: int, max_connections: int = 150) -> Iterator[str
 
         own = {"commit_delay": str(flush_ms * 1_000), "commit_siblings": "0"}
         own["max_connections"] = str(max_connections)
-        server = EmbeddedPostgres(settings.AGENTSTATE_HOME / "postgres", settings=DURABLE | own)
+        own |= settings or {}
+        server = EmbeddedPostgres(ours.AGENTSTATE_HOME / "postgres", settings=DURABLE | own)
         with server.held():
             prepare()
             try:

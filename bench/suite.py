@@ -33,6 +33,7 @@ from bench.report import Kept, Options, Report, read_kept, read_report, write_ke
 ROOT = document.ROOT
 SUITE = (
     "appends", "http", "leases", "peers", "reads", "absolute", "live", "steady", "growth",
+    "plans",
 )  # fmt: skip
 FLAMES = "flames"  # makes pictures, not figures
 STOP_SECONDS = 40.0  # from Ctrl-C: the embedded server alone may take 20
