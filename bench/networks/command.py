@@ -60,11 +60,11 @@ CUT, DELAYED = Way(cut=True), Way(delay_seconds=0.15, spread_seconds=0.1)
 LOSSY = Way(lost=0.2)
 # How long each; a cut is longer than TCP holds on to what is not answered (postgres.TCP).
 KINDS: dict[str, tuple[Way, Way, float]] = {
-    "cut": (CUT, CUT, 12.0),
-    "cut, there": (CUT, CLEAR, 6.0),
-    "cut, back": (CLEAR, CUT, 6.0),
-    "delayed 150 ± 100 ms": (DELAYED, DELAYED, 6.0),
-    "20 % lost": (LOSSY, LOSSY, 6.0),
+    "cut": (CUT, CUT, 10.0),
+    "cut, there": (CUT, CLEAR, 5.0),
+    "cut, back": (CLEAR, CUT, 5.0),
+    "delayed 150 ± 100 ms": (DELAYED, DELAYED, 5.0),
+    "20 % lost": (LOSSY, LOSSY, 5.0),
 }
 JOB_BEGAN = """
 SELECT count(*) FROM agentstate_heartbeat

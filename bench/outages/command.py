@@ -20,7 +20,7 @@ from agentstate.embedded import EmbeddedPostgres
 from bench.outages import clock
 from bench.outages.leases import Leases
 from bench.outages.outages import HARMS, Outage, carry_out
-from bench.outages.probes import Calls, Grows, Marks, Part, Probe, Stream, Worker, until
+from bench.outages.probes import Calls, Grows, Marks, Part, Probe, Stream, Worker, ask, until
 from bench.outages.site import Site
 from bench.torture.trial import move_in, new_folder, scratch
 
@@ -97,8 +97,6 @@ class Trial:
             self._check_writes(site, probes)
 
     def _make_runs(self, site: Site, key: str) -> None:
-        from bench.outages.probes import ask
-
         for run in RUNS:
             body = {"key": run, "task": "outages", "status": "running"}
             made = ask(site.url("web"), key, "POST", "/runs", body)
