@@ -185,13 +185,17 @@ class EmbeddedPostgres:
         return killed or any(words in self._last_words() for words in passing)
 
     def _launch(self) -> None:
-        conf = self.settings | {
-            "listen_addresses": "",
-            "port": str(PORT),
-            "unix_socket_directories": str(self.socket),
-            "unix_socket_permissions": "0700",
-            "logging_collector": "off",
-        }
+        # No network but for who asks for one (bench/networks).
+        conf = (
+            {"listen_addresses": ""}
+            | self.settings
+            | {
+                "port": str(PORT),
+                "unix_socket_directories": str(self.socket),
+                "unix_socket_permissions": "0700",
+                "logging_collector": "off",
+            }
+        )
         options = [part for name, value in conf.items() for part in ("-c", f"{name}={value}")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

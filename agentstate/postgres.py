@@ -15,6 +15,26 @@ OLDEST = 150_000  # of server_version; 15 is the oldest release that the test su
 NAMES = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
 CONNECT_TIMEOUT_SECONDS = 5
 
+# A connection whose other end says nothing any more, not even that it got what was sent, is over:
+# one in use after tcp_user_timeout, one that rests after keepalives_idle and as long again. By
+# default the kernel waits a quarter of an hour for the one and two hours for the other. Shorter:
+# a network that loses packets for a moment costs connections. Over a Unix socket without meaning;
+# what DATABASE_URL says goes before it. Why: docs/decisions/0041-outages.md.
+TCP: dict[str, str] = {
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "6000",
+}
+# The same for the server's end, where a session whose client is gone keeps its locks. There it is
+# a setting of the session.
+SERVER_TCP: dict[str, str] = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "6000",
+}
+
 
 def parse(url: str, *, name: str = "DATABASE_URL") -> dict[str, str]:
     """The parts of a DATABASE_URL: libpq's names (host, port, user, dbname, sslmode, …).
@@ -52,9 +72,10 @@ def django_entry(
 ) -> dict[str, Any]:
     """An entry of Django's DATABASES. Connections last for a minute and are tried before use.
 
-    pooled: each transaction may have another session, so there are no cursors on the server.
+    pooled: each transaction may have another session, so there are no cursors on the server, and
+    nothing is set for a session.
     """
-    options: dict[str, Any] = {
+    options: dict[str, Any] = TCP | {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "application_name": application_name,
     }
@@ -72,7 +93,7 @@ def django_entry(
 
 def conninfo(parts: dict[str, str], **changes: Any) -> str:
     """One string for psycopg. changes: parts to set or, with None, to leave out."""
-    merged = {"connect_timeout": CONNECT_TIMEOUT_SECONDS} | parts | changes
+    merged = TCP | {"connect_timeout": CONNECT_TIMEOUT_SECONDS} | parts | changes
     return make_conninfo(**{name: value for name, value in merged.items() if value is not None})
 
 
@@ -83,8 +104,8 @@ def broker_conninfo(parts: dict[str, str]) -> str:
     each value is quoted here already, and what is beyond the five (sslmode, …) rides behind the
     password. Nothing may be left out: it would put its own defaults in place of libpq's.
     """
-    extras = [f"{name}={_quoted(value)}" for name, value in parts.items() if name not in NAMES]
-    extras.append(f"connect_timeout={CONNECT_TIMEOUT_SECONDS}")
+    told = TCP | {"connect_timeout": str(CONNECT_TIMEOUT_SECONDS)} | parts
+    extras = [f"{name}={_quoted(value)}" for name, value in told.items() if name not in NAMES]
     return make_conninfo(
         host=_quoted(parts.get("host", "")),
         port=_quoted(parts.get("port", "5432")),

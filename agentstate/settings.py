@@ -143,6 +143,10 @@ DATABASES = {
         pooled=bool(SESSION_URL),
     )
 }
+# How long a web or stream process waits for one answer of PostgreSQL; then the connection is closed
+# and the caller is told. Nothing that it asks may take so long: locks are waited for 3 s, and the
+# console's questions have time-outs of their own. Jobs and commands may ask for more.
+ANSWER_SECONDS = 8.0 if AGENTSTATE_PROCESS in ("web", "streams") else None
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # Copies that can be lost (caching.py). In this process: nothing to run, and other processes' writes

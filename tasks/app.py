@@ -19,7 +19,7 @@ from tasks.schedule import MODULES, ROUTES, SCHEDULE
 # A worker that was told to end waits so long for the tasks that it has; then they are cut off, and
 # the broker gives them out again. Longer: whoever stops it kills it first, after 15 s.
 LAST_TASKS_SECONDS = 8.0
-app = Celery("agentstate")
+app = Celery("agentstate", amqp="tasks.broker:Amqp")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.update(include=list(MODULES), beat_schedule=SCHEDULE, task_routes=ROUTES)
 

@@ -15,6 +15,8 @@ from agentstate.cli import (
     checks,
     doctor,
     drill,
+    networks,
+    outages,
     people,
     records,
     site,
@@ -103,6 +105,8 @@ def parser() -> argparse.ArgumentParser:
     add_doctor(commands)
     add_bundle(commands)
     add_torture(commands)
+    add_networks(commands)
+    add_outages(commands)
     add_fuzz(commands)
     add_drill(commands)
     add_bench(commands)
@@ -296,6 +300,47 @@ def add_torture(commands: Commands) -> None:
     trial.add_argument("--check", type=Path, metavar="FOLDER",
                        help="only check the histories of a trial that was kept")  # fmt: skip
     trial.set_defaults(command=torture.torture)
+
+
+def add_networks(commands: Commands) -> None:
+    about = "put database, web, jobs and agents on hosts of their own, and cut what is between"
+    apart = commands.add_parser(
+        "networks", help=about,
+        description="On a scratch site that is removed afterwards, each part is in a network "
+        "namespace of its own. While clients work packets between them are cut off, delayed and "
+        "lost, pair by pair. Then every call is held against what is stored. About three "
+        "minutes; needs root, iproute2 and a kernel with TUN. Exits non-zero when a promise was "
+        "broken.",
+    )  # fmt: skip
+    apart.add_argument("--seed", type=whole(0, 2**31 - 1), metavar="N",
+                       help="the same order of faults as another trial with this seed")  # fmt: skip
+    apart.add_argument("--within-seconds", type=positive, default=15.0, metavar="N",
+                       help="how long after the end of a fault everything has to work again "
+                            "(default 15); more on a machine that is busy with other "
+                            "things")  # fmt: skip
+    apart.set_defaults(command=networks.networks)
+
+
+OUTAGES = ("restarted", "crashed", "away", "starting", "recovery", "ended", "silent")
+
+
+def add_outages(commands: Commands) -> None:
+    about = "take the database away in each way there is, and time until every part works again"
+    held = commands.add_parser(
+        "outages", help=about,
+        description="On a scratch site that is removed afterwards, with every process that deploy/ "
+        "starts, PostgreSQL is restarted, killed, away, in recovery; its connections are ended or "
+        "fall silent. Prints how many seconds each part took. Exits non-zero when one took longer "
+        "than it may, ended, or anything was lost or doubled.",
+    )  # fmt: skip
+    held.add_argument("outages", nargs="*", choices=OUTAGES, metavar="OUTAGE",
+                      help=f"one or more of {', '.join(OUTAGES)} (default all)")  # fmt: skip
+    held.add_argument("--away-seconds", type=positive, default=60.0, metavar="N",
+                      help="how long the database is away in `away` (default 60)")  # fmt: skip
+    held.add_argument("--within-seconds", type=positive, default=15.0, metavar="N",
+                      help="how long after its return a part may take (default 15); more on a "
+                           "machine that is busy with other things")  # fmt: skip
+    held.set_defaults(command=outages.outages)
 
 
 INCIDENTS = ("dead-holder", "frozen-holder", "hot-run", "dry-budget", "silent-sweeper")

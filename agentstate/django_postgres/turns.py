@@ -15,8 +15,16 @@ import psycopg
 
 # A fifth of a second later than the first is not seen in an outage of seconds.
 PAUSE_SECONDS = 0.2
-# Whoever has the turn may hang in a network that swallows everything. Then others try as well.
+# Whoever has the turn may hang in a network that swallows everything. So long others wait for what
+# becomes of it; then they say that the server is away, which was so the last time.
 BEHIND_ONE_SECONDS = 1.0
+# Who has the turn hangs for no longer (a host of several addresses, each with its own time-out).
+# If there is still no word of it then, it is not known whether the server is away.
+TURN_SECONDS = 20.0
+
+
+class Away(psycopg.OperationalError):
+    """The server could not be connected to: nothing was asked of it."""
 
 
 class Turns:
@@ -27,28 +35,36 @@ class Turns:
         *,
         pause_seconds: float = PAUSE_SECONDS,
         behind_one_seconds: float = BEHIND_ONE_SECONDS,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self._pause_seconds = pause_seconds
         self._behind_one_seconds = behind_one_seconds
+        self._turn_seconds = turn_seconds
         self._one = threading.Lock()
+        self._begun_at = 0.0  # the turn of who has it
         # When, and what: not the error itself, which would keep the caller's frames.
-        self._failed: tuple[float, type[psycopg.OperationalError], tuple[Any, ...]] | None = None
+        self._failed: tuple[float, tuple[Any, ...]] | None = None
 
     def take[T](self, connect: Callable[[], T]) -> T:
-        """What `connect` returns. Raises psycopg.OperationalError: its own, or that of another
-        thread that tried while this one waited.
+        """What `connect` returns. Raises Away: for its own reason, or that of another thread that
+        tried before this one or while it waited.
         """
         if self._failed is None:
             return self._try(connect)
         came = time.monotonic()
         if not self._one.acquire(timeout=self._behind_one_seconds):
-            return self._try(connect)
+            failed = self._failed
+            if failed is None or time.monotonic() - self._begun_at > self._turn_seconds:
+                return self._try(connect)
+            raise Away(*failed[1])
         try:
+            self._begun_at = came
             if failed := self._failed:
-                at, kind, said = failed
+                at, said = failed
                 if at > came:
-                    raise kind(*said)
+                    raise Away(*said)
                 time.sleep(max(0.0, at + self._pause_seconds - time.monotonic()))
+            self._begun_at = time.monotonic()
             return self._try(connect)
         finally:
             self._one.release()
@@ -57,7 +73,7 @@ class Turns:
         try:
             connection = connect()
         except psycopg.OperationalError as error:
-            self._failed = (time.monotonic(), type(error), error.args)
-            raise
+            self._failed = (time.monotonic(), error.args)
+            raise Away(*error.args) from error
         self._failed = None
         return connection

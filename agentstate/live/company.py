@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 
 from agentstate import presence
+from agentstate.django_postgres.patient import AsyncPatient
 from agentstate.presence import Board, Sign
 
 CHANNEL = "agentstate_presence"
@@ -134,9 +135,7 @@ class Company:
         return [looker.person, looker.instance, looker.page, since, gone]
 
     async def _tell(self, asks: bool, signs: list[list[Any]]) -> None:
-        async with await psycopg.AsyncConnection.connect(
-            self._conninfo(), autocommit=True
-        ) as connection:
+        async with await AsyncPatient.connect(self._conninfo(), autocommit=True) as connection:
             for part in _parts(signs):
                 await connection.execute(TELL, [CHANNEL, asks, part])
 

@@ -30,6 +30,7 @@ from django.db import connections
 
 from agentstate import metrics, postgres, presence
 from agentstate.caching import note_hint
+from agentstate.django_postgres.patient import AsyncPatient
 from agentstate.live import company
 from agentstate.live.company import Company
 from agentstate.presence import Board
@@ -47,6 +48,7 @@ AGAIN_SECONDS = 0.5
 NAMED_MAX = 20
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+ALIVE_EVERY_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +298,7 @@ class Hub:
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(
+                async with await AsyncPatient.connect(
                     self._conninfo(), autocommit=True
                 ) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
@@ -305,8 +307,11 @@ class Hub:
                     note_hint(None)  # nobody knows what was written meanwhile
                     self.company.ask()
                     self._ready.set()
-                    async for notice in connection.notifies():
-                        self._take(notice)
+                    while True:
+                        async for notice in connection.notifies(timeout=ALIVE_EVERY_SECONDS):
+                            self._take(notice)
+                        # Nobody says anything to a connection that was forgotten on the way.
+                        await connection.execute("SELECT 1")
             except psycopg.Error as lost:
                 log.info("the stream of hints was cut: %s", type(lost).__name__)
             self._ready.clear()

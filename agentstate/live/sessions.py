@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import psycopg
 from django.conf import settings
 
+from agentstate.django_postgres.patient import AsyncPatient
 from agentstate.live.hub import conninfo
 from agentstate.store.callers import ROLES
 
@@ -97,7 +98,7 @@ class Watch:
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         if connection is None or connection.closed:
-                            connection = await psycopg.AsyncConnection.connect(
+                            connection = await AsyncPatient.connect(
                                 conninfo("agentstate sessions"), autocommit=True
                             )
                         await self._look(connection)

@@ -25,6 +25,8 @@ from django.conf import settings
 from django.db import Error as DatabaseFailure
 from django.db import connection, connections, transaction
 
+from agentstate.django_postgres.turns import Away
+from agentstate.outage import is_read_only
 from agentstate.store import (
     aio,
     answers,
@@ -112,6 +114,8 @@ from agentstate.store.splits import LockedBudgets
 # up the others, so each command is then done by itself.
 LOCK_TIMEOUT_SECONDS, LOCK_TIMEOUT_OF_A_BATCH = 3.0, "100ms"
 TRIES, TRIES_OF_A_BATCH = 4, 2
+# A server that cannot be connected to is tried again for so long. Callers can do that as well.
+KNOCK_SECONDS = 1.5
 BATCH = 200
 DEAD_HOLDS_PER_CHARGE = 100
 
@@ -332,7 +336,7 @@ def _try(
     make: what carries it out in place of `_Batch`; it may leave out some, whose outcome is None.
     """
     whole: frozenset[UUID] = frozenset()
-    attempt = 0
+    attempt, first_at = 0, time.monotonic()
     while attempt < tries:
         began = time.monotonic()
         batch = make(asks, lock_timeout) if make else _Batch(asks, lock_timeout, whole)
@@ -351,6 +355,8 @@ def _try(
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
+            if isinstance(failed.__cause__, Away) and time.monotonic() - first_at > KNOCK_SECONDS:
+                return _unavailable(asks, "the database cannot be reached")
             if _waited_for_a_lock(failed):
                 # Whoever keeps the lock will do so again; threads are few, and others need them.
                 return None
@@ -373,6 +379,10 @@ def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
         # The connection is gone. Before COMMIT nothing happened; during it, the database knows.
         connection.close()
         return _ask_how_it_ended(batch) if batch.decided else None
+    if is_read_only(failed):
+        # It recovers, or stands by for another: which one writes now, a new connection finds.
+        connection.close()
+        return _unavailable(batch.asks, "the database can only be read at the moment")
     if state == psycopg.errors.CheckViolation.sqlstate and _no_partition(cause):
         partitions.ensure_ahead()
         return None
@@ -384,6 +394,10 @@ def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
         refused = Invalid("request", f"the database refused a value ({cause})")
         return [refused] if len(batch.asks) == 1 else None
     raise failed
+
+
+def _unavailable(asks: Sequence[Ask], why: str) -> _Outcomes:
+    return [Unavailable(why, retry_after_ms=1_000) for _ in asks]
 
 
 _TRY_AGAIN = {
@@ -415,7 +429,8 @@ def _waited_for_a_lock(failed: DatabaseFailure) -> bool:
 
 
 def _cut(state: str) -> bool:
-    return state.startswith(("08", "57P"))
+    # 25P03, 25P04: this process stood still within a transaction, and the server ended the session.
+    return state.startswith(("08", "57P", "25P03", "25P04"))
 
 
 def _no_partition(cause: BaseException | None) -> bool:

@@ -213,6 +213,8 @@ def fetch(statement: str, params: Params) -> list[Row]:
         with connection.cursor() as plain:
             plain.execute(statement, params)
             return list(plain.fetchall())
+    # Often the first thing that a request asks: a connection that was lost meanwhile is not used.
+    connection.close_if_health_check_failed()
     try:
         return Cursor(frozenset({statement}), begins=False).later(statement, params).rows()
     except DatabaseError as failed:

@@ -29,10 +29,12 @@ SECRET_BYTES, SALT_BYTES, HINT_CHARS = 32, 16, 4
 NO_SALT, NO_DIGEST = bytes(SALT_BYTES), bytes(32)
 _KEY = re.compile(r"as_([0-9a-f]{32})_([A-Za-z0-9_-]{43})")
 
+# Where nothing can be written now nothing is marked either: reads go on.
 LOOK_UP = """
 SELECT id, name, scopes, salt, digest, revoked_at IS NOT NULL,
        coalesce(expires_at <= agentstate_now(), false),
        coalesce(last_used_at < agentstate_now() - interval '1 minute', true)
+           AND current_setting('transaction_read_only') = 'off'
 FROM agentstate_apikey WHERE id = ANY (%s)
 """
 EVERY = """

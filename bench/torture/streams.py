@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bench.torture import wire
 from bench.torture.calls import NOTHING_DONE
 from bench.torture.history import BUSY, OK, REFUSED, SILENT, Writer
 
@@ -68,7 +69,7 @@ class Streams:
     def _events(self, run: str, after: int, ends_at: float) -> Iterator[tuple[str, Any]]:
         """(event, data) until `ends_at`. Raises Refused, OSError, ValueError."""
         port = self.random.choice(self._ports)
-        with socket.create_connection(("127.0.0.1", port), timeout=CONNECT_SECONDS) as opened:
+        with socket.create_connection((wire.HOST, port), timeout=CONNECT_SECONDS) as opened:
             lines = [
                 f"GET /live/v1/runs/{run}/events HTTP/1.1",
                 "Host: 127.0.0.1",

@@ -27,7 +27,7 @@ from agentstate.cli.database import ROOT, load_settings
 from agentstate.cli.output import CommandFailure, progress, result
 from agentstate.cli.site import INTERRUPTED, Site, address, listen, running_site, web_child
 from agentstate.embedded import EmbeddedPostgres
-from agentstate.supervisor import Child
+from agentstate.supervisor import Child, Supervisor
 from bench.torture import checker, verdict
 from bench.torture.calls import RUN_SEEN, Calls
 from bench.torture.dump import read_store
@@ -203,7 +203,7 @@ def play(
         writer.close()
         site.supervisor.stop(clients, within_seconds=CLIENT_STOP_SECONDS)
         if not interrupted:
-            read_whole_feed(site, ports, keys, folder, seed)
+            read_whole_feed(site.supervisor, ports, keys, folder, seed)
             if not follow_to_the_end(ports, keys, folder, seed):
                 record.trouble.append("no stream of a hot run came to its end")
         progress("stopping the site, reading what is stored …")
@@ -374,7 +374,7 @@ def wait_until_served(ground: Ground, calls: Calls) -> None:
 
 
 def read_whole_feed(
-    site: Site, ports: list[int], keys: dict[str, str], folder: Path, seed: int
+    supervisor: Supervisor, ports: list[int], keys: dict[str, str], folder: Path, seed: int
 ) -> None:
     """From the beginning to its end, by pages of different sizes, as a new consumer would."""
     calls, writer = harness_calls("reader", ports, keys["AGENTSTATE_KEY"], folder, seed)
@@ -388,7 +388,7 @@ def read_whole_feed(
             position, still = told.answer["position"], 0
         else:
             still += 1
-            site.supervisor.wait(0.2)
+            supervisor.wait(0.2)
     writer.close()
 
 

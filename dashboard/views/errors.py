@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 
+from agentstate.outage import is_outage
 from agentstate.store.payloads import BODY_BYTES_MAX
 
 RETRY_SECONDS = "5"
@@ -66,7 +66,7 @@ def broken(request: HttpRequest) -> HttpResponse:
     """Something of ours failed. A database that cannot be reached is told apart."""
     context = {"request_id": getattr(request, "request_id", "")}
     status, headers = 500, {}
-    if isinstance(sys.exception(), OperationalError | InterfaceError):
+    if is_outage(sys.exception()):
         status, headers = 503, {"Retry-After": RETRY_SECONDS}
         context |= {
             "code": "503",

@@ -144,6 +144,20 @@ def test_a_database_that_is_away_is_503_and_comes_back(transactional_db, api):
     assert api.get("/runs").status == 200
 
 
+def test_a_database_that_can_only_be_read_is_read_and_a_write_is_503(transactional_db, api):
+    api.create("42")
+    event = {"events": [{"type": "a.b"}]}
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE agentstate_apikey SET last_used_at = NULL")
+        cursor.execute("SET default_transaction_read_only = on")  # as on one that recovers
+    assert api.get("/runs/42").status == 200
+    answer = api.post("/runs/42/events", event)
+    assert answer.refused == (503, "unavailable")
+    assert answer.headers["Retry-After"] == "1"
+    # The connection may lead to one that only stands by now: the next call has another.
+    assert api.post("/runs/42/events", event).status == 201
+
+
 def test_every_answer_says_how_long_it_took_and_is_not_kept_by_caches(api):
     api.create("42")
     for answer in (api.get("/runs/42"), api.get("/runs/no"), api.get("/nowhere")):

@@ -38,7 +38,19 @@ def test_the_broker_connects_with_the_very_same_parts(monkeypatch):
     sent = conninfo_to_dict(
         PGMQConfig(conn_string=postgres.broker_conninfo(postgres.parse(URL))).dsn
     )
-    assert sent == postgres.parse(URL) | {"connect_timeout": "5"}
+    assert sent == postgres.parse(URL) | postgres.TCP | {"connect_timeout": "5"}
+
+
+def test_every_connection_ends_when_the_other_end_says_nothing_and_a_url_may_say_when():
+    parts = postgres.parse(f"{URL}&tcp_user_timeout=9000")
+    for told in (
+        postgres.django_entry(parts, application_name="x")["OPTIONS"],
+        conninfo_to_dict(postgres.conninfo(parts)),
+        conninfo_to_dict(PGMQConfig(conn_string=postgres.broker_conninfo(parts)).dsn),
+    ):
+        assert {name: told[name] for name in postgres.TCP} == postgres.TCP | {
+            "tcp_user_timeout": "9000"
+        }
 
 
 def test_the_broker_finds_the_embedded_socket(monkeypatch):

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connections
 
-from agentstate.django_postgres.turns import Turns
+from agentstate.django_postgres.turns import Away, Turns
 from tests.store.waiting import wait_for
 
 THREADS = 12
@@ -73,8 +73,21 @@ def test_once_it_is_back_everyone_connects_at_once(nobody):
         assert all(pool.map(lambda _: turns.take(meet.wait) >= 0, range(THREADS)))
 
 
-def test_nobody_waits_for_ever_behind_one_who_hangs(nobody):
+def test_behind_one_who_hangs_the_others_are_told_what_was_so_the_last_time(nobody):
     turns = Turns(pause_seconds=0.0, behind_one_seconds=0.01)
+    refused(turns, nobody)
+    nobody.free.clear()
+    with ThreadPoolExecutor(1) as pool:
+        hangs = pool.submit(refused, turns, nobody)
+        wait_for(lambda: nobody.tries == 2)
+        refused(turns, nobody)
+        assert nobody.tries == 2  # at once, and without a try of its own
+        nobody.free.set()
+        hangs.result()
+
+
+def test_nobody_waits_for_ever_behind_one_who_hangs_for_longer_than_a_try_may(nobody):
+    turns = Turns(pause_seconds=0.0, behind_one_seconds=0.01, turn_seconds=0.0)
     refused(turns, nobody)
     nobody.free.clear()
     with ThreadPoolExecutor(1) as pool:
@@ -83,6 +96,11 @@ def test_nobody_waits_for_ever_behind_one_who_hangs(nobody):
         assert turns.take(lambda: "there") == "there"
         nobody.free.set()
         hangs.result()
+
+
+def test_who_could_not_connect_is_told_so(nobody):
+    with pytest.raises(Away, match="refused"):
+        Turns().take(nobody.connect)
 
 
 def test_the_stores_connections_go_through_it(transactional_db):
