@@ -7,6 +7,8 @@ from django.db.models import Q
 
 
 class Migration(migrations.Migration):
+    blocks = "agentstate_alertrule has at most one row a rule: microseconds"
+
     dependencies = [("agentstate", "0022_refused_actions")]
 
     operations = [
