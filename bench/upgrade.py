@@ -236,9 +236,9 @@ def client_callers(urls: list[str], key: str) -> dict[str, Callable[[], Callable
         return client, run.acquire(ttl_seconds=600)
 
     def appending(number: int) -> Callable[[], None]:
-        client, run = holding(number)
+        _, run = holding(number)
         run.start()
-        return lambda: run.append(Event("step.done", {"by": client.worker}), add={"done": 1})
+        return lambda: run.append(Event("step.done", {"by": number}), add={"done": 1})
 
     def renewing(number: int) -> Callable[[], None]:
         import httpx

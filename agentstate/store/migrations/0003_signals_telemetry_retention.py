@@ -5,7 +5,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import agentstate.store.fields
-from agentstate.store.schema.operations import AtOnce, IndexBeside, has_table
+from agentstate.store.schema.operations import AtOnce, IndexBeside, has_column, has_table
 
 
 class Migration(migrations.Migration):
@@ -105,11 +105,17 @@ class Migration(migrations.Migration):
                     ("drain_reason", models.TextField(null=True)),
                 ],
             ),
+            there=has_table("agentstate_worker"),
+        ),
+        AtOnce(
             migrations.AddField(
                 model_name="lease",
                 name="signals",
                 field=agentstate.store.fields.JSONTextField(null=True),
             ),
+            there=has_column("agentstate_lease", "signals"),
+        ),
+        AtOnce(
             migrations.AddField(
                 model_name="run",
                 name="expires_at",
@@ -120,7 +126,7 @@ class Migration(migrations.Migration):
                 name="hold",
                 field=models.BooleanField(default=False),
             ),
-            there=has_table("agentstate_worker"),
+            there=has_column("agentstate_run", "hold"),
         ),
         IndexBeside(
             model_name="run",

@@ -78,7 +78,8 @@ def has_function(name: str) -> str:
 
 
 class AtOnce(Operation):
-    """Some operations in one transaction, with short waits for their locks.
+    """Some operations in one transaction, with short waits for their locks: on one table that is in
+    use, since a call that uses two would have the one and wait for the other.
 
     there: an SQL expression that is true once they are done; they are done together, so one of
     them stands for all.
@@ -203,10 +204,7 @@ class IndexBeside(AddIndex):
         table, name = model._meta.db_table, self.index.name
         whole = str(self.index.create_sql(model, editor))
         alone = whole.replace(f' ON "{table}"', f' ON ONLY "{table}"', 1)
-        if editor.collect_sql:
-            editor.execute(alone, None)
-            return
-        if ask(INDEX_STATE, name) is None:
+        if editor.collect_sql or ask(INDEX_STATE, name) is None:
             in_turn(self.describe(), alone, editor)
         with connection.cursor() as cursor:
             cursor.execute(PARTITIONS_WITHOUT, {"table": table, "index": name})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlparse
 from django.db import connection
@@ -13,7 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.migration import Migration
 from django.db.migrations.state import ProjectState
 
-from agentstate.store.schema.locks import Effect, Keeps, Work, effects
+from agentstate.store.schema.locks import Effect, Keeps, Transaction, Work, effects
 from agentstate.store.schema.waiting import LOCKS_WITHIN_SECONDS
 
 OURS = ("agentstate", "dashboard")
@@ -103,10 +103,31 @@ def grouped(statements: Sequence[str], *, whole: bool) -> Iterator[list[str]]:
             yield [statement]
 
 
+def kept_out_of(transaction: Transaction) -> set[str]:
+    """The tables that a transaction keeps others out of. Of more than one each call that uses both
+    may have the one and wait for the other: PostgreSQL ends it after a second (deadlock_timeout).
+    """
+    return {one.table for one in effects(transaction) if one.keeps is not Keeps.NOBODY}
+
+
 def size_of(table: str) -> Size:
     with connection.cursor() as cursor:
         cursor.execute(SIZES, {"name": table})
         return Size(*cursor.fetchone())
+
+
+PARENT = """
+SELECT inhparent::regclass::text FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
+WHERE inhrelid = to_regclass(%s) AND c.relkind = 'r'
+"""
+
+
+def on_parent(effect: Effect) -> Effect:
+    """Of a partition: as of its table. There may be hundreds of them."""
+    with connection.cursor() as cursor:
+        cursor.execute(PARENT, [effect.table])
+        found = cursor.fetchone()
+    return replace(effect, table=found[0]) if found else effect
 
 
 def is_there(table: str) -> bool:
@@ -127,7 +148,7 @@ def lines(executor: MigrationExecutor, plan: Sequence[tuple[Migration, bool]]) -
         found = all_effects(migration, before if back else state, back=back)
         yield f"{migration}{' backwards' if back else ''}"
         yield f"    {does(migration)}"
-        there = [one for one in found if not one.table or is_there(one.table)]
+        there = [on_parent(one) for one in found if not one.table or is_there(one.table)]
         yield from (f"    {line}" for line in waits(there))
         if told := blocks(migration):
             yield f"    as it says: {told}"
@@ -164,8 +185,6 @@ def longer(table: str, keeps: Keeps, work: Work) -> str:
     size = size_of(table)
     verb = "written anew" if work is Work.REWRITES else "read"
     if keeps is Keeps.NOBODY:
-        return (
-            f"{table} ({size}) is {verb} beside its users: about {size.seconds:.0f} s, nobody waits"
-        )
+        return f"nobody waits while {table} ({size}) is {verb}: about {size.seconds:.0f} s"
     who = "all calls to it" if keeps is Keeps.EVERYBODY else "writes to it"
     return f"{who} WAIT while {table} ({size}) is {verb}: about {size.seconds:.1f} s"
