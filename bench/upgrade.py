@@ -227,6 +227,7 @@ def sql_callers(conninfo: str) -> dict[str, Callable[[], Callable[[], None]]]:
 
 def client_callers(urls: list[str], key: str) -> dict[str, Callable[[], Callable[[], None]]]:
     """Workers that hold a run, append to it, renew its lease and read it, by turns at each web."""
+    sys.path.insert(0, str(ROOT / "client" / "src"))  # where ./run has it, too
     from agentstate_client import Client, Event, RetryPolicy
 
     def holding(number: int) -> Any:
@@ -340,7 +341,7 @@ def main() -> None:
     asked.add_argument("--first", default="0004_retention", help="the migration to begin at")
     options = asked.parse_args()
     runs = max(1_000, options.events // EVENTS_PER_RUN)
-    size = filled.Size(runs=runs, events=EVENTS_PER_RUN, minute_days=1)
+    size = filled.Size(runs=runs, events=EVENTS_PER_RUN, minute_days=1, long=0)
     with filled.site_database(options.home):
         from django.conf import settings
         from django.db import connections

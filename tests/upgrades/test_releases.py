@@ -12,10 +12,11 @@ import pytest
 from agentstate_client import Client, Event, NewBudget, RetryPolicy
 from django.db import connection
 
+from agentstate import checkups
 from agentstate.store.schema import releases
 from bench.upgrade import code_of_release_before
 from tests.bootstrap.conftest import ROOT, open_folder
-from tests.bootstrap.layout import Layout, patiently
+from tests.bootstrap.layout import Layout, free_port, patiently
 
 __all__ = ["open_folder"]
 
@@ -42,6 +43,20 @@ def test_what_asks_for_a_restore_asks_for_none_where_the_table_is_not_there_yet(
             found = cursor.fetchall()
             cursor.execute(statement, given)
             assert cursor.fetchall() == found
+
+
+@pytest.mark.django_db
+def test_ready_are_the_schema_of_today_and_that_of_the_release_before():
+    assert checkups.missing_migrations() == 0
+    assert checkups.missing_migrations(since_release_before=False) == 0
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE name > %s AND app = 'agentstate'",
+                       [BEFORE])  # fmt: skip
+    assert checkups.missing_migrations() > 0
+    assert checkups.missing_migrations(since_release_before=False) == 0
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE name = %s", [BEFORE])
+    assert checkups.missing_migrations(since_release_before=False) == 1
 
 
 # What a release must go on doing while it waits for its schema: everything that workers ask, and
@@ -87,8 +102,29 @@ def old_code(open_folder):
     return code_of_release_before(open_folder / "code-before")
 
 
+def on_schema_before(site):
+    """Back to it, and a key that sees what events say."""
+    scopes = ("--scope", "read", "--scope", "write", "--scope", "payloads")
+    site.key = site.ask("key", "--name", "all", *scopes).stdout.strip()  # migrates, as it must
+    assert site.ask("manage", "migrate", "agentstate", BEFORE).returncode == 0
+
+
 def client_of(url, site, name):
     return Client(url, site.key, worker=name, retry=RetryPolicy(total_seconds=30))
+
+
+# That release came without the layout of today (deploy/).
+OLD_WEB = (
+    "uvicorn --host 127.0.0.1 --port {port} --lifespan off --ws none --no-access-log"
+    " --log-level warning agentstate.asgi:application"
+)
+
+
+def start_old(site, name):
+    port = site.ports[name] = free_port()
+    site.start(name, OLD_WEB.format(port=port))
+    site.wait_until_ready(name)
+    return f"http://127.0.0.1:{port}"
 
 
 def work_through(url, site, name):
@@ -123,11 +159,11 @@ def work_through(url, site, name):
 @pytest.mark.deep
 def test_each_code_serves_on_each_schema_and_both_beside_each_other(open_folder, old_code):
     with Layout(open_folder) as site:
-        assert site.ask("manage", "migrate", "agentstate", BEFORE).returncode == 0
+        on_schema_before(site)
         new_web = site.start_web("web-new")  # ready on the schema of before
         work_through(new_web, site, "new-on-old")
         site.code = old_code
-        old_web = site.start_web("web-old")
+        old_web = start_old(site, "web-old")
         work_through(old_web, site, "old-on-old")
 
         told = site.ask("manage", "migrate", "--plan").stdout
@@ -136,7 +172,7 @@ def test_each_code_serves_on_each_schema_and_both_beside_each_other(open_folder,
         work_through(old_web, site, "old-on-new")
         work_through(new_web, site, "new-on-new")
         # Begun after the upgrade, with the old code: ready, since nothing of its own is missing.
-        work_through(site.start_web("web-late"), site, "late-old-on-new")
+        work_through(start_old(site, "web-late"), site, "late-old-on-new")
         assert site.ask("manage", "verify").returncode == 0
         assert site.stop("web-new", "web-old", "web-late") < 15
 
@@ -147,9 +183,9 @@ def test_who_slept_through_an_upgrade_and_a_takeover_overwrites_nothing(open_fol
     """A worker with a run and its token in memory, and a web process with a request of it: both
     are stopped, the site is upgraded and the run taken over, and then both go on."""
     with Layout(open_folder) as site:
-        assert site.ask("manage", "migrate", "agentstate", BEFORE).returncode == 0
+        on_schema_before(site)
         site.code = old_code
-        old_web = site.start_web("web-old")
+        old_web = start_old(site, "web-old")
         sleeper = client_of(old_web, site, "sleeper")
         run = sleeper.create(task="upgrade", key="slept")
         held = run.acquire(ttl_seconds=2)
