@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from agentstate_client import Client, Event, NewBudget, RetryPolicy
+from agentstate_client import AgentStateError, Client, Event, NewBudget, RetryPolicy
 from django.db import connection
 
 from agentstate import checkups
@@ -177,54 +177,80 @@ def test_each_code_serves_on_each_schema_and_both_beside_each_other(open_folder,
         assert site.stop("web-new", "web-old", "web-late") < 15
 
 
+# A worker that waits for a line before it writes again; then it says what it was told.
+WAITING = """
+import sys, agentstate_client as c
+client = c.Client({url!r}, {key!r}, worker="other", retry=c.RetryPolicy(total_seconds=60))
+held = client.create(task="upgrade", key="of-a-process").acquire(ttl_seconds=2)
+held.start()
+print("holds", flush=True)
+sys.stdin.readline()
+try:
+    held.complete({{"by": "who slept"}})
+except c.AgentStateError as refused:
+    print(type(refused).__name__, flush=True)
+"""
+
+
+@pytest.fixture
+def waiting_worker():
+    """waiting_worker(url, key): the process, once it holds its run."""
+    made = []
+
+    def start(url, key):
+        told = os.environ | {"PYTHONPATH": f"{ROOT}/client/src"}
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "-c", WAITING.format(url=url, key=key)], env=told, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
+        )  # fmt: skip
+        assert made[-1].stdout.readline() == "holds\n"
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+class Late(threading.Thread):
+    """A write that is sent to a web process which stands still; what came of it in the end."""
+
+    def __init__(self, held):
+        super().__init__(daemon=True)
+        self.held, self.outcome = held, None
+        self.start()
+
+    def run(self):
+        try:
+            self.outcome = self.held.append(Event("late.done"), add={"done": 100})
+        except AgentStateError as refused:
+            self.outcome = refused
+
+
 @pytest.mark.long
 @pytest.mark.deep
-def test_who_slept_through_an_upgrade_and_a_takeover_overwrites_nothing(open_folder, old_code):
-    """A worker with a run and its token in memory, and a web process with a request of it: both
-    are stopped, the site is upgraded and the run taken over, and then both go on."""
+def test_who_slept_through_an_upgrade_and_a_takeover_overwrites_nothing(
+    open_folder, old_code, waiting_worker
+):
+    """A worker with a run and its token in memory, and a web process with a request of another:
+    both stand still, the site is upgraded, their runs are taken over, and then both go on."""
     with Layout(open_folder) as site:
         on_schema_before(site)
         site.code = old_code
         old_web = start_old(site, "web-old")
         sleeper = client_of(old_web, site, "sleeper")
-        run = sleeper.create(task="upgrade", key="slept")
-        held = run.acquire(ttl_seconds=2)
+        held = sleeper.create(task="upgrade", key="slept").acquire(ttl_seconds=2)
         held.start()
-        held.append(Event("step.done", {"by": "sleeper"}), add={"done": 1})
+        held.append(Event("step.done"), add={"done": 1})
         seen = held.read()
+        other = waiting_worker(old_web, site.key)
 
-        program = (
-            "import sys, agentstate_client as c\n"
-            f"client = c.Client({old_web!r}, {site.key!r}, worker='other',"
-            " retry=c.RetryPolicy(total_seconds=60))\n"
-            "held = client.create(task='upgrade', key='of-a-process').acquire(ttl_seconds=2)\n"
-            "held.start()\n"
-            "print('holds', held.lease.token, flush=True)\n"
-            "sys.stdin.readline()\n"
-            "try:\n"
-            "    held.complete({'by': 'who slept'})\n"
-            "except c.AgentStateError as refused:\n"
-            "    print(type(refused).__name__, flush=True)\n"
-        )
-        told = os.environ | {"PYTHONPATH": f"{ROOT}/client/src"}
-        other = subprocess.Popen([sys.executable, "-c", program], env=told, text=True,
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-        assert other.stdout.readline().startswith("holds ")
-        other.send_signal(signal.SIGSTOP)  # the whole process: it renews nothing any more
-
+        other.send_signal(signal.SIGSTOP)  # all of it: it renews nothing any more
         web = site.running["web-old"]
         os.killpg(web.pid, signal.SIGSTOP)
-        # It is sent to a process that stands still, with the token and version of then.
-        outcomes = []
-
-        def write():
-            try:
-                outcomes.append(held.append(Event("step.done", {"by": "late"}), add={"done": 1}))
-            except Exception as refused:
-                outcomes.append(refused)
-
-        late = threading.Thread(target=write)
-        late.start()
+        late = Late(held)
 
         site.code = ROOT
         assert site.ask("prepare").returncode == 0
@@ -232,33 +258,28 @@ def test_who_slept_through_an_upgrade_and_a_takeover_overwrites_nothing(open_fol
         with client_of(new_web, site, "taker") as taker:
             for key in ("slept", "of-a-process"):
                 with taken(taker, key) as now:
-                    now.append(Event("step.done", {"by": "taker"}), add={"done": 10})
+                    now.append(Event("step.done"), add={"done": 10})
                     now.complete({"by": "taker"})
 
         os.killpg(web.pid, signal.SIGCONT)
         other.send_signal(signal.SIGCONT)
-        other.stdin.write("\n")
-        other.stdin.flush()
-        refused = other.stdout.readline().strip()
-        assert refused in ("StaleFence", "LeaseLost", "AlreadyTerminal"), refused
-        assert other.wait(30) == 0
-        late.join(60)
-        assert isinstance(outcomes[0], Exception), outcomes
-        # An object read before all of it, and written as if nothing had happened since.
+        told, _ = other.communicate("\n", timeout=120)
+        assert told.strip() in ("StaleFence", "LeaseLost", "AlreadyTerminal")
+        late.join(120)
+        assert isinstance(late.outcome, AgentStateError), late.outcome
+        # What was read before all of it, written as if nothing had happened since.
         stale = {"If-Match": f'"{seen.version}"', "Agentstate-Fence": str(held.lease.token)}
         for url in (old_web, new_web):
-            status, problem = site.call(
-                f"{url}/api/v1/runs/slept", {"tags_add": ["late"]}, "PATCH", **stale
-            )
+            asked = {"tags_add": ["late"]}
+            status, problem = site.call(f"{url}/api/v1/runs/slept", asked, "PATCH", **stale)
             assert status in (409, 412), problem
 
         for key, done in (("slept", 11), ("of-a-process", 10)):
             _, kept = site.call(f"{new_web}/api/v1/runs/{key}")
             assert (kept["status"], kept["result"]) == ("completed", {"by": "taker"})
-            assert kept["counters"]["done"] == done
+            assert (kept["counters"]["done"], kept["tags"]) == (done, [])
             _, events = site.call(f"{new_web}/api/v1/runs/{key}/events?limit=500")
-            assert "late" not in str(events)
-            assert "who slept" not in str(events)
+            assert "late.done" not in [event["type"] for event in events["items"]]
         assert site.ask("manage", "verify").returncode == 0
         sleeper.close()
         assert site.stop("web-old", "web-new") < 15
