@@ -10,6 +10,8 @@ from django.db.migrations.executor import MigrationExecutor
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from agentstate.store.schema.releases import RELEASE_BEFORE
+
 BROKER_SECONDS = 1
 FINE = "ok"
 WRITABLE = """
@@ -34,7 +36,8 @@ def database() -> str:
 
 
 def migrations() -> str:
-    """FINE when the schema is of this release or a newer one; else how many are missing."""
+    """FINE when the schema is of this release, a newer one, or the one before, on which this code
+    serves as well; else how many are missing."""
     try:
         return _once_migrated()
     except _Unmigrated as missing:
@@ -48,14 +51,19 @@ class _Unmigrated(Exception):
 @cache
 def _once_migrated() -> str:
     """Looked up until it is true, then never again: it costs more than a request should."""
-    if missing := missing_migrations():
+    if missing := missing_migrations(since_release_before=False):
         raise _Unmigrated(f"{missing} to be applied")
     return FINE
 
 
-def missing_migrations() -> int:
+def missing_migrations(*, since_release_before: bool = True) -> int:
+    """How many are to be applied; or without those that this code does without."""
     executor = MigrationExecutor(connection)
-    return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    leaves = executor.loader.graph.leaf_nodes()
+    if not since_release_before:
+        leaves = [(app, RELEASE_BEFORE.get(app, name)) for app, name in leaves]
+    # For one that is there already, and newer ones are, Django plans the way back.
+    return sum(not back for _, back in executor.migration_plan(leaves))
 
 
 def broker() -> str:

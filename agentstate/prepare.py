@@ -4,6 +4,7 @@ Safe to run at every start and from several machines at once; a database that is
 costs a few milliseconds.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,9 +19,11 @@ from agentstate import __version__, postgres
 from agentstate.store import restoring, versions
 from agentstate.store.partitions import ensure_ahead
 from agentstate.store.restoring import Restored
+from agentstate.store.schema.waiting import NotFree
 
 # Any number of our own: one start prepares, the others wait for it.
 PREPARE_LOCK = 0x61676E74_73746174
+TURN_SECONDS = 0.2
 
 
 class DatabaseUnfit(Exception):
@@ -46,7 +49,7 @@ def prepare(*, report: Callable[[str], None] = lambda _: None) -> Prepared:
         make_database()
     with connect(settings.SESSION_PARTS) as session:
         refuse_old(session)
-        session.execute("SELECT pg_advisory_lock(%s)", [PREPARE_LOCK])
+        wait_for_turn(session)
         restoring.pass_gate()
         migrations = migrate(report)
         if settings.CELERY_BROKER_URL.startswith("pgmq"):
@@ -69,6 +72,18 @@ def connect(parts: dict[str, str]) -> psycopg.Connection:
     except psycopg.OperationalError as error:
         raise DatabaseUnfit(f"the database cannot be reached: {one_line(error)}") from None
     return session
+
+
+def wait_for_turn(session: psycopg.Connection) -> None:
+    """One start prepares, the others wait for it.
+
+    They ask again and again rather than wait in the database: a statement that waits there has a
+    snapshot, and an index that is made beside its users (CREATE INDEX CONCURRENTLY) waits until all
+    snapshots of before are gone. Each would wait for the other, without PostgreSQL noticing.
+    """
+    asked = "SELECT pg_try_advisory_lock(%s)"
+    while session.execute(asked, [PREPARE_LOCK]).fetchone() != (True,):
+        time.sleep(TURN_SECONDS)
 
 
 def make_database() -> None:
@@ -111,6 +126,8 @@ def migrate(report: Callable[[str], None]) -> int:
         if waiting:
             report(f"{waiting} migration{'s' if waiting > 1 else ''} …")
             call_command("migrate", interactive=False, verbosity=0)
+    except NotFree as failure:
+        raise DatabaseUnfit(str(failure)) from None
     finally:
         connection.close()
     return waiting

@@ -36,13 +36,16 @@ class Web(subprocess.Popen[bytes]):
 
 
 @contextmanager
-def web_process(home: str, number: int) -> Iterator[Web]:
+def web_process(home: str, number: int, *, code: Path = ROOT) -> Iterator[Web]:
+    """code: the tree whose modules it runs."""
     log = Path(home) / f"web-{number}.log"
     with listen("127.0.0.1", 0) as listener, log.open("ab") as out:
         process = Web(
             [sys.executable, "-m", "agentstate.web", str(listener.fileno())],
-            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            pass_fds=(listener.fileno(),), env=os.environ | {"AGENTSTATE_PROCESS": "web"},
+            cwd=code, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            pass_fds=(listener.fileno(),),
+            env=os.environ
+            | {"AGENTSTATE_PROCESS": "web", "PYTHONPATH": f"{code}:{code}/client/src"},
         )  # fmt: skip
         process.url, process.log = address(listener), log
         try:

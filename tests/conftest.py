@@ -10,6 +10,7 @@ import hypothesis
 import psycopg
 import pytest
 from django.conf import settings
+from django.core.management import call_command
 from django.db import connection
 from django.test import TransactionTestCase
 from psycopg.pq import TransactionStatus
@@ -87,6 +88,9 @@ def is_alive(pid: int) -> bool:
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     """The test database, with a clock that a test can set, emptied quickly after each test."""
     with django_db_blocker.unblock():
+        # Of the release before (tests/upgrades): what this code does on it.
+        if schema := os.environ.get("AGENTSTATE_TEST_SCHEMA"):
+            call_command("migrate", "agentstate", schema, verbosity=0)
         test_clock.install()
         make_weeks()
         empty = empty_quickly(tables_to_empty())

@@ -32,8 +32,8 @@ def is_live(request: HttpRequest) -> HttpResponse:
 
 @router.get("/health/ready", **contract("is_ready", answers=schemas.HealthTold, access=None))
 def is_ready(request: HttpRequest) -> HttpResponse:
-    """Requests can be served: the database answers, can be written to, has every migration, and
-    the broker is there.
+    """Requests can be served: the database answers, can be written to, has the schema of this
+    release or of the one before, and the broker is there.
 
     503 with the checks when one of them fails. `jobs` fails nothing here: without our periodic jobs
     every request is served as well; /health/jobs is for whoever has to know.

@@ -23,6 +23,7 @@ from django.db import DatabaseError, connection, transaction
 
 from agentstate.store import backlog, minutes
 from agentstate.store.errors import CursorExpired, Invalid, NotFound
+from agentstate.store.schema.releases import has_restores, without_restores
 from agentstate.store.upkeep import FrequentBeat
 
 CHANNEL = "agentstate"
@@ -172,7 +173,7 @@ READ = """
 WITH bounds AS (
     SELECT coalesce((SELECT position FROM agentstate_feedhead WHERE id = 1), 0) AS latest,
         (SELECT min(position) FROM agentstate_feed) AS earliest,
-        (SELECT max(feed_begins) FROM agentstate_restore
+        (SELECT max(feed_begins) FROM agentstate_restore r
             WHERE feed_after < %(after)s AND %(after)s < feed_begins) AS begins_anew
 ), scanned AS MATERIALIZED (
     SELECT * FROM agentstate_feed WHERE position > %(after)s ORDER BY position LIMIT %(rows)s
@@ -220,7 +221,7 @@ def read(*, after: int, types: Sequence[str] = (), limit: int) -> FeedPage:
     Raises CursorExpired (earliest, latest) when what follows `after` is no longer kept, or `after`
     is of before a restore and what was there is gone; Invalid when the feed has not come so far.
     """
-    rows = _rows(READ, _wanted(after, types, limit))
+    rows = _rows(_known(READ), _wanted(after, types, limit))
     latest, earliest, begins_anew, scanned = rows[0][:4]
     _check_not_left_out(after, latest, begins_anew)
     _check_kept(after, latest, earliest)
@@ -244,13 +245,13 @@ def _wanted(after: int, types: Sequence[str], limit: int) -> dict[str, Any]:
 # Restores are few and never change, so a look without a lock may refuse.
 LEFT_OUT = """
 SELECT coalesce((SELECT position FROM agentstate_feedhead WHERE id = 1), 0), max(feed_begins)
-FROM agentstate_restore WHERE feed_after < %(after)s AND %(after)s < feed_begins
+FROM agentstate_restore r WHERE feed_after < %(after)s AND %(after)s < feed_begins
 """
 
 
 def check_position(position: int) -> None:
     """Raises CursorExpired for a position that was given out before a restore, and is gone."""
-    latest, begins_anew = _rows(LEFT_OUT, {"after": position})[0]
+    latest, begins_anew = _rows(_known(LEFT_OUT), {"after": position})[0]
     _check_not_left_out(position, latest, begins_anew)
 
 
@@ -325,12 +326,14 @@ class Consumer:
 
 def consumers(*, after: str = "", limit: int) -> tuple[Consumer, ...]:
     """Consumers by name, those behind the name `after`."""
-    return tuple(_consumer(row) for row in _rows(CONSUMERS, {"after": after, "limit": limit}))
+    return tuple(
+        _consumer(row) for row in _rows(_known(CONSUMERS), {"after": after, "limit": limit})
+    )
 
 
 def consumer(name: str) -> Consumer:
     """One consumer. Raises NotFound for one that has never said where it is."""
-    rows = _rows(CONSUMER, {"name": name})
+    rows = _rows(_known(CONSUMER), {"name": name})
     if not rows:
         raise NotFound(f"no consumer {name}", consumer=name)
     return _consumer(rows[0])
@@ -348,6 +351,11 @@ def _consumer(row: Sequence[Any]) -> Consumer:
         lag_seconds=max(0.0, lag_seconds),
         expired=expired,
     )
+
+
+def _known(statement: str) -> str:
+    """On the schema of the release before, which knows of no restore: without what asks for one."""
+    return statement if has_restores() else without_restores(statement)
 
 
 def _rows(statement: str, params: dict[str, Any]) -> list[Sequence[Any]]:

@@ -15,6 +15,7 @@ from django.db import DatabaseError, connection, transaction
 
 from agentstate.store import alerts, reads
 from agentstate.store.alerting import RANK, State
+from agentstate.store.schema.releases import has_restores, without_restores
 from agentstate.store.states import TERMINAL, Status
 from agentstate.store.upkeep import in_short
 
@@ -66,7 +67,9 @@ def _row(statement: str, **values: Any) -> tuple[Any, ...]:
 
 
 def _feed() -> Figures:
-    position, waiting, lag, consumers, behind = _row(FEED, most=COUNT_MAX)
+    position, waiting, lag, consumers, behind = _row(
+        FEED if has_restores() else without_restores(FEED), most=COUNT_MAX
+    )
     return {
         "feed_position": {(): position},
         "feed_waiting": {(): waiting},

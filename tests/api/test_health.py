@@ -40,7 +40,7 @@ def test_readiness_names_what_is_missing_and_asks_again_until_it_is_there(
     anonymous, monkeypatch, settings
 ):
     missing = [2, 2, 0]
-    monkeypatch.setattr(checkups, "missing_migrations", lambda: missing.pop(0))
+    monkeypatch.setattr(checkups, "missing_migrations", lambda **_: missing.pop(0))
     checkups._once_migrated.cache_clear()
     settings.CELERY_BROKER_URL = "redis://u:hunter2@127.0.0.1:1/0"
     for _ in range(2):

@@ -20,7 +20,9 @@ from blocking import FLAVOURS
 
 from agentstate.embedded import EmbeddedPostgres
 from tests.bootstrap.conftest import ROOT, eventually
+from tests.bootstrap.layout import patiently
 from tests.bootstrap.sites import begin, end, environment, run, wait_for_start
+from tests.client import stubborn
 from tests.client.proxy import Proxy
 
 pytestmark = [pytest.mark.long, pytest.mark.many]
@@ -261,3 +263,33 @@ def test_told_to_end_in_the_middle_of_a_step(site, key, boss, working, name):
     completes(boss, successor, name, steps=4)
     assert successor.lines().count(f"{name} 1 begins") == 1
     assert is_sound(site, key, name)
+
+
+ENDS_WITHIN_SECONDS = 15
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_at_sigterm_it_ends_in_time_whatever_it_does_and_its_leases_are_free(
+    site, key, boss, flavour, name
+):
+    keys = [f"{name}-{number}" for number in range(4)]
+    for one in keys:
+        boss.create(task=stubborn.TASK, key=one)
+    command = [sys.executable, "-m", "tests.client.stubborn", flavour, site.url, key]
+    worker = subprocess.Popen(
+        command, cwd=ROOT, env=environment(site.home), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert {worker.stdout.readline().strip() for _ in keys} == set(keys)
+        worker.send_signal(signal.SIGTERM)
+        took = patiently(lambda: worker.poll() is not None, within_seconds=ENDS_WITHIN_SECONDS)
+    finally:
+        worker.kill()
+        _, said = worker.communicate()
+    assert took < ENDS_WITHIN_SECONDS
+    assert worker.returncode == 0, said
+    # At once, and not when an hour, or a lease, is over.
+    assert [boss.run(one).read().owner for one in keys] == [None] * 4
+    for one in keys:
+        boss.run(one).acquire(ttl_seconds=60).cancel()

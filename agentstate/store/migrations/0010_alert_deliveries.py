@@ -8,6 +8,8 @@ import agentstate.store.fields
 
 
 class Migration(migrations.Migration):
+    blocks = "agentstate_alert has one row a rule: microseconds"
+
     dependencies = [
         ("agentstate", "0008_open_effects"),
     ]

@@ -8,6 +8,7 @@ from django.db import migrations, models
 from django.db.models import F, Q
 
 from agentstate.store.migrations.sql import leases_plain as sql
+from agentstate.store.schema.operations import AtOnce, IndexBeside, has_function
 
 WAITING = Q(token__isnull=True) & (
     Q(status="pending") | Q(status="running", last_token__isnull=False)
@@ -15,28 +16,33 @@ WAITING = Q(token__isnull=True) & (
 
 
 class Migration(migrations.Migration):
+    atomic = False
+
     dependencies = [("agentstate", "0029_minute_fill")]
 
     operations = [
-        migrations.AddIndex(
+        IndexBeside(
             model_name="run",
             index=models.Index(
                 F("created_at"), F("id"), condition=WAITING, name="run_waiting_oldest"
             ),
         ),
-        migrations.AddIndex(
+        IndexBeside(
             model_name="run",
             index=models.Index(
                 F("task"), F("created_at"), F("id"), condition=WAITING, name="run_waiting_by_task"
             ),
         ),
-        migrations.AddIndex(
+        IndexBeside(
             model_name="lease",
             index=models.Index(
                 fields=["unit"], condition=Q(token__isnull=False), name="lease_held"
             ),
         ),
-        migrations.RunSQL(sql.RENEW_PLAIN, sql.DROP_RENEW_PLAIN),
-        migrations.RunSQL(sql.LOOK_FOR_LAPSED, sql.DROP_LOOK_FOR_LAPSED),
-        migrations.RunSQL(sql.CLAIM_PLAIN, sql.DROP_CLAIM_PLAIN),
+        AtOnce(
+            migrations.RunSQL(sql.RENEW_PLAIN, sql.DROP_RENEW_PLAIN),
+            migrations.RunSQL(sql.LOOK_FOR_LAPSED, sql.DROP_LOOK_FOR_LAPSED),
+            migrations.RunSQL(sql.CLAIM_PLAIN, sql.DROP_CLAIM_PLAIN),
+            there=has_function("agentstate_claim_plain"),
+        ),
     ]

@@ -12,6 +12,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from agentstate_client import clock
 from agentstate_client._sync.buffering import Buffer
 from agentstate_client._sync.following import Change, FeedReader, check_types
 from agentstate_client._sync.leases import Lease
@@ -43,6 +44,7 @@ from agentstate_client.renewals import Renewals
 from agentstate_client.retry import RetryPolicy
 
 GIVE_BACK_SECONDS = 2.0
+GIVE_BACK_ALL_SECONDS = 4.0  # of many leases at a store that is slow
 
 W = TypeVar("W", bound=Callable[..., Any])
 
@@ -220,13 +222,14 @@ class Client:
 
         return keep
 
-    def work(self, *, drain_seconds: float = 30.0, until_idle: bool = False) -> None:
+    def work(self, *, drain_seconds: float = 8.0, until_idle: bool = False) -> None:
         """Claim runs for the functions of `worker` and carry them out, until told to stop.
 
         By SIGTERM or SIGINT (in the main thread), or by `stop`: nothing more is claimed, and
         `run.checkpoint`, a new step or a new effect raises StopRequested, which gives the run back.
         What has not ended after drain_seconds is given back as it stands, and nothing that it
-        writes leaves any more. A second signal ends the process at once. An operator's drain:
+        writes leaves any more; that takes 4 s at most, so all of it ends within 15 s unless more
+        is asked for. A second signal ends the process at once. An operator's drain:
         nothing more is claimed, everything that is held is finished, and this returns.
 
         until_idle: return when there is nothing to claim and nothing is being carried out.
@@ -365,15 +368,22 @@ class Client:
         self._tell_given_back(self._renewals.close())
 
     def give_back_soon(self, leases: Sequence[Lease]) -> None:
-        """Give leases back in a few seconds at most. Nothing is written under them any more."""
+        """Give leases back in 4 s at most, all of them. Nothing is written under them any more."""
         self._tell_given_back([lease for lease in leases if lease.note_release()])
         self._renewals.wake()
 
     def _tell_given_back(self, leases: Sequence[Holding[Any]]) -> None:
-        for lease in leases:
+        ends_at = clock.now() + GIVE_BACK_ALL_SECONDS
+        for number, lease in enumerate(leases):
+            if (left := ends_at - clock.now()) <= 0:
+                log.warning("%d leases were not given back: they run out", len(leases) - number)
+                break
             try:
                 self._transport.send_once(
-                    _release_of(lease), Departure(), attempt=1, timeout_seconds=GIVE_BACK_SECONDS
+                    _release_of(lease),
+                    Departure(),
+                    attempt=1,
+                    timeout_seconds=min(GIVE_BACK_SECONDS, left),
                 )
             except AgentStateError as failure:
                 log.warning("%s was not given back and will run out: %s", lease.unit, failure)
