@@ -8,9 +8,11 @@ from typing import Any
 from django.db.backends.postgresql import base
 from psycopg.pq import ConnStatus, TransactionStatus
 
+from agentstate.django_postgres.opened import Opened
 from agentstate.django_postgres.turns import Turns
 
 TURNS = Turns()
+OPENED = Opened()
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -18,7 +20,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     turns, and a connection about which the server has said nothing is asked nothing either."""
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        return TURNS.take(lambda: super(DatabaseWrapper, self).get_new_connection(conn_params))
+        connect = super().get_new_connection
+        return OPENED.noted(lambda: TURNS.take(lambda: connect(conn_params)))
 
     def is_usable(self) -> bool:
         """Django asks `SELECT 1` here, once a request. A server that ends a session says so, or
