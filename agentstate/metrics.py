@@ -18,13 +18,19 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from agentstate.admission import Gate, Kind, kind_of
-from agentstate.store import feed, minutes, vitals
-from agentstate.store.execute import LEASES, ROLLED_BACK, WRITES
+from agentstate.django_postgres.base import OPENED
+from agentstate.store import feed, minutes, sizes, vitals
+from agentstate.store.execute import AIO_LEASES, AIO_WRITES, LEASES, ROLLED_BACK, WRITES
 from agentstate.store.spent import Spent
 
 PREFIX = "agentstate_"
@@ -104,6 +110,10 @@ def _counter(name: str, about: str, *labels: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"{PREFIX}{name}", about, labels=labels)
 
 
+# Those that threads bring and those that an event loop brings.
+LANES = {"writes": (WRITES, AIO_WRITES), "leases": (LEASES, AIO_LEASES)}
+
+
 class OfStore(Collector):
     """What the store counts in this process."""
 
@@ -111,10 +121,16 @@ class OfStore(Collector):
         return self.collect()
 
     def collect(self) -> Iterable[Metric]:
-        lanes = _gauge("lane_waiting", "Commands that wait for their turn in a lane", "lane")
-        lanes.add_metric(["writes"], WRITES.waiting)
-        lanes.add_metric(["leases"], LEASES.waiting)
-        yield lanes
+        waiting = _gauge("lane_waiting", "Commands that wait for their turn in a lane", "lane")
+        batches = HistogramMetricFamily(
+            f"{PREFIX}batch_commands", "Commands that a lane did in one go", labels=["lane"]
+        )
+        for name, lanes in LANES.items():
+            waiting.add_metric([name], sum(lane.waiting for lane in lanes))
+            counted, commands_in_all = sizes.together([lane.sizes for lane in lanes])
+            batches.add_metric([name], buckets=counted, sum_value=commands_in_all)
+        yield waiting
+        yield batches
         commands = _counter(
             "commands", "Commands that were decided, by outcome", "operation", "outcome"
         )
@@ -132,6 +148,27 @@ class OfStore(Collector):
         mover = _gauge("mover_running", "1: this process moves the feed, too")
         mover.add_metric([], float(feed.MOVER.running))
         yield mover
+
+
+class OfConnections(Collector):
+    """What this process has open to the database: each of its threads has one of its own."""
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterable[Metric]:
+        now = OPENED.count()
+        held = _gauge("connections", "Connections of this process's threads, by state", "state")
+        held.add_metric(["busy"], now.busy)
+        held.add_metric(["idle"], now.idle)
+        held.add_metric(["connecting"], now.connecting)
+        yield held
+        made = _counter("connections_made", "Connections to the database that were made")
+        made.add_metric([], now.made)
+        yield made
+        failed = _counter("connections_failed", "Tries to connect to the database that failed")
+        failed.add_metric([], now.failed)
+        yield failed
 
 
 class OfGate(Collector):
@@ -234,7 +271,7 @@ class OfDatabase(Collector):
 
 
 GATE, STREAMS = OfGate(), OfStreams()
-for _collector in (OfStore(), GATE, STREAMS, OfDatabase()):
+for _collector in (OfStore(), OfConnections(), GATE, STREAMS, OfDatabase()):
     REGISTRY.register(_collector)
 
 

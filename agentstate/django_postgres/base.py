@@ -12,11 +12,13 @@ from django.conf import settings
 from django.db.backends.postgresql import base
 from psycopg.pq import ConnStatus, TransactionStatus
 
+from agentstate.django_postgres.opened import Opened
 from agentstate.django_postgres.patient import ALIVE_SECONDS, Patient
 from agentstate.django_postgres.turns import Turns
 from agentstate.postgres import SERVER_TCP
 
 TURNS = Turns()
+OPENED = Opened()
 # One that was not used for so long may have been forgotten on the way: it is asked before it is
 # used. Longer: a caller finds that out, and waits for it. Shorter: a busy one is asked as well.
 RESTED_SECONDS = 5.0
@@ -46,9 +48,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     _used_at = 0.0
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        connection = TURNS.take(
-            lambda: super(DatabaseWrapper, self).get_new_connection(conn_params)
-        )
+        connect = super().get_new_connection
+        connection = OPENED.noted(lambda: TURNS.take(lambda: connect(conn_params)))
         connection.answer_seconds = settings.ANSWER_SECONDS
         self._used_at = time.monotonic()
         return connection

@@ -24,6 +24,7 @@ from django.db import close_old_connections, connections
 
 from agentstate.store import spent
 from agentstate.store.lanes import BATCH_BYTES, BATCH_COMMANDS, LONGEST_WAIT_SECONDS
+from agentstate.store.sizes import Sizes
 from agentstate.store.spent import Spent
 
 # Of a lane. Two gain nothing: what is short is the processor, and batches become smaller.
@@ -71,10 +72,14 @@ type Do[Item, Out] = Callable[[Sequence[Item]], Sequence[Out]]
 
 
 class LoopLane[Item, Out]:
-    """A queue of one event loop, and the thread that works it off. do: a batch, in that thread."""
+    """A queue of one event loop, and the thread that works it off. do: a batch, in that thread.
 
-    def __init__(self, do: Do[Item, Out], *, name: str) -> None:
+    sizes: where its batches are counted.
+    """
+
+    def __init__(self, do: Do[Item, Out], *, name: str, sizes: Sizes | None = None) -> None:
         self._do, self._name = do, name
+        self._sizes = sizes or Sizes()
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Turn[Item, Out]] = deque()
         # Of each thread: its batch and since when, or nothing.
@@ -139,6 +144,7 @@ class LoopLane[Item, Out]:
             turns = self._take()
             if not turns:
                 return
+            self._sizes.note(len(turns))
             n = self._at_work.index(None)
             batch = self._at_work[n] = _Batch(n, turns, time.monotonic())
             thread = self._threads[n]
@@ -265,6 +271,7 @@ class LoopLanes[Item, Out]:
 
     def __init__(self, do: Do[Item, Out], *, name: str) -> None:
         self._do, self._name = do, name
+        self.sizes = Sizes()
         self._lanes: dict[asyncio.AbstractEventLoop, LoopLane[Item, Out]] = {}
 
     def here(self) -> LoopLane[Item, Out]:
@@ -274,7 +281,7 @@ class LoopLanes[Item, Out]:
         if lane is None:
             for closed in [one for one in self._lanes if one.is_closed()]:
                 del self._lanes[closed]
-            lane = self._lanes[loop] = LoopLane(self._do, name=self._name)
+            lane = self._lanes[loop] = LoopLane(self._do, name=self._name, sizes=self.sizes)
         return lane
 
     @property

@@ -22,6 +22,7 @@ from time import perf_counter
 from agentstate.store import spent
 from agentstate.store.asks import Ask, Outcome, weight
 from agentstate.store.errors import OutcomeUnknown, Unavailable
+from agentstate.store.sizes import Sizes
 from agentstate.store.spent import Spent
 
 BATCH_COMMANDS = 200
@@ -75,6 +76,7 @@ class Lane:
 
     def __init__(self, *, together: DoAll, alone: Callable[[Ask], Outcome]) -> None:
         self._together, self._alone = together, alone
+        self.sizes = Sizes()
         self._lock = threading.Lock()
         self._waiting: deque[_Turn] = deque()
         self._busy = False
@@ -123,6 +125,7 @@ class Lane:
     def _lead(self, own: _Turn) -> None:
         """Do one batch for everybody, and hand on; in `finally`, whatever happens."""
         batch = self._take(own)
+        self.sizes.note(len(batch))
         try:
             self._do(batch)
         finally:

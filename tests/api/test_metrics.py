@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
+from django.db import connection
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentstate import metrics
+from agentstate.django_postgres.base import DatabaseWrapper
 from agentstate.store import upkeep, vitals
 from tests.api.asking import Api, new_key
 
@@ -94,6 +97,57 @@ def test_the_store_is_told_as_it_stands(clock):
     assert value(found, "feed_lag_seconds") >= 25
     assert value(found, "database_connections") >= 1
     assert not any(value(found, "scrape_failed", part=part) for part in vitals.PARTS)
+
+
+def test_batches_are_told_by_size_whoever_brought_them(api):
+    before = samples(told(api.key))
+    of_threads, of_a_loop = metrics.LANES["writes"]
+    for lane, commands in ((of_threads, 1), (of_threads, 2), (of_a_loop, 60), (of_a_loop, 200)):
+        lane.sizes.note(commands)
+    after = samples(told(api.key))
+
+    def grown(name, **labels):
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    assert grown("batch_commands_count", lane="writes") == 4
+    assert grown("batch_commands_sum", lane="writes") == 263
+    up_to = [grown("batch_commands_bucket", lane="writes", le=f"{n}.0") for n in (1, 2, 50, 100)]
+    assert up_to == [1, 2, 2, 3]
+    assert grown("batch_commands_bucket", lane="writes", le="200.0") == 4
+    assert grown("batch_commands_count", lane="leases") == 0
+
+
+def test_commands_that_wait_are_told_whoever_brought_them(api, monkeypatch):
+    for lane in metrics.LANES["leases"]:
+        monkeypatch.setattr(type(lane), "waiting", property(lambda self: 3))
+    found = samples(told(api.key))
+    assert value(found, "lane_waiting", lane="leases") == 6  # of threads, and of a loop
+
+
+def test_connections_are_told_by_what_they_are_at(db, api):
+    before = samples(told(api.key))
+    with DatabaseWrapper(connection.settings_dict).cursor() as mine:
+        mine.execute("BEGIN")
+        after = samples(told(api.key))
+        mine.execute("ROLLBACK")
+        at_rest = samples(told(api.key))
+
+    def grown(later, name, **labels):
+        return value(later, name, **labels) - value(before, name, **labels)
+
+    assert grown(after, "connections_made_total") == 1
+    assert grown(after, "connections", state="busy") == 1
+    assert grown(at_rest, "connections", state="busy") == 0
+    assert grown(at_rest, "connections", state="idle") == 1
+    mine.connection.close()
+    assert grown(samples(told(api.key)), "connections", state="idle") == 0
+
+    nowhere = connection.settings_dict | {"HOST": "127.0.0.1", "PORT": "1"}
+    with pytest.raises(psycopg.OperationalError):
+        DatabaseWrapper(nowhere).connect()
+    last = samples(told(api.key))
+    assert grown(last, "connections_failed_total") == 1
+    assert value(last, "connections", state="connecting") == 0
 
 
 def test_a_job_says_how_far_behind_it_is(clock):

@@ -16,6 +16,7 @@ from agentstate.store.callers import Circumstances
 from agentstate.store.commands import Append, CreateRun, RenewLease
 from agentstate.store.errors import LeaseLost, StaleFence, Unavailable
 from agentstate.store.execute import AIO_LEASES, AIO_WRITES
+from agentstate.store.sizes import Sizes
 from tests.store.asking import FLEET, Asking, event
 
 
@@ -40,8 +41,8 @@ class Slow:
         assert await asyncio.to_thread(self.begun.wait, 20)
 
 
-def lane_of(do):
-    return aio.LoopLane(do, name="tested")
+def lane_of(do, sizes=None):
+    return aio.LoopLane(do, name="tested", sizes=sizes)
 
 
 def put(lane, item, *, seconds=20.0, weight=1):
@@ -49,10 +50,10 @@ def put(lane, item, *, seconds=20.0, weight=1):
 
 
 def test_what_comes_together_goes_together_and_what_comes_meanwhile_is_next(db):
-    slow = Slow()
+    slow, sizes = Slow(), Sizes()
 
     async def main():
-        lane = lane_of(slow)
+        lane = lane_of(slow, sizes)
         first = [put(lane, n) for n in range(3)]
         await slow.wait_until_begun()
         then = [put(lane, n) for n in range(3, 6)]
@@ -64,6 +65,7 @@ def test_what_comes_together_goes_together_and_what_comes_meanwhile_is_next(db):
 
     asyncio.run(main())
     assert slow.batches == [[0, 1, 2], [3, 4, 5]]
+    assert sizes.read() == ([0, 0, 2, 0, 0, 0, 0, 0, 0], 6)
 
 
 def test_a_task_that_is_cancelled_takes_its_item_back_unless_it_has_begun(db):

@@ -63,6 +63,7 @@ def test_what_gathered_meanwhile_is_one_batch_and_each_gets_its_own_outcome():
     busy = Busy()
     asks, outcomes = busy.bring(20)
     assert busy.batches == [1, 19]
+    assert busy.lane.sizes.read() == ([1, 0, 0, 0, 1, 0, 0, 0, 0], 20)
     assert [ask for _, ask in outcomes] == asks
 
 
