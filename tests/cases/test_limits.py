@@ -30,13 +30,6 @@ def test_behind_a_pooler_nothing_is_asked_that_it_would_refuse():
     assert f"idle_transaction_timeout = {postgres.IDLE_TRANSACTION_SECONDS}\n" in ini
 
 
-def test_what_an_address_sets_itself_counts():
-    limit = "-c%20idle_in_transaction_session_timeout%3D5s"
-    parts = postgres.parse(f"postgresql://u@h/d?options={limit}")
-    options = postgres.django_entry(parts, application_name="x")["OPTIONS"]["options"]
-    assert options.endswith("-c idle_in_transaction_session_timeout=5s")
-
-
 ADDRESSES = [
     "/runs?q=%00", "/runs?q=task:a%00b", "/runs/%00", "/runs/42?find=%00", "/runs/42?event=%00",
     "/runs/42?type=%00", "/leases/%00", "/leases?owner=%00", "/workers/%00/drain", "/budgets/%00",
