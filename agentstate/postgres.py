@@ -14,6 +14,10 @@ from agentstate import embedded, env
 OLDEST = 150_000  # of server_version; 15 is the oldest release that the test suite runs on
 NAMES = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD", "dbname": "NAME"}
 CONNECT_TIMEOUT_SECONDS = 5
+# No command of ours leaves the database waiting for longer than a moment. A process that stands
+# still in the middle of one keeps its locks, and dead rows of all tables, until its session is
+# ended.
+IDLE_TRANSACTION_SECONDS = 60
 
 # A connection whose other end says nothing any more, not even that it got what was sent, is over:
 # one in use after tcp_user_timeout, one that rests after keepalives_idle and as long again. By
@@ -73,13 +77,17 @@ def django_entry(
     """An entry of Django's DATABASES. Connections last for a minute and are tried before use.
 
     pooled: each transaction may have another session, so there are no cursors on the server, and
-    nothing is set for a session.
+    nothing is set for a session; idle transactions are the pooler's to end.
     """
     options: dict[str, Any] = TCP | {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "application_name": application_name,
     }
     options |= {name: value for name, value in parts.items() if name not in NAMES}
+    if not pooled:
+        limit = f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s"
+        # What the address says comes later, and counts.
+        options["options"] = f"{limit} {options.get('options', '')}".rstrip()
     entry = {django: parts.get(libpq, "") for libpq, django in NAMES.items()}
     return entry | {
         "ENGINE": "agentstate.django_postgres",

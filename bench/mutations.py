@@ -468,6 +468,50 @@ MUTATIONS = (
         "tests/faults/test_lost_wakeups.py::"
         "test_a_stream_that_begins_when_an_event_is_written_has_it",
     ),
+    Mutation(
+        "what a key does as an operator is not in the audit",
+        DECIDING + "runs.py",
+        'by.kind == "key" and (run.ever_leased',
+        'by.kind == "nobody" and (run.ever_leased',
+        "tests/cases/test_operators.py::"
+        "test_each_change_of_state_says_who_made_it_and_a_refused_try_is_there_too",
+    ),
+    Mutation(
+        "a status that nobody knows counts as an end",
+        "agentstate/store/rows.py",
+        "        return self.status in TERMINAL\n",
+        '        return self.status not in ("pending", "running", "paused")\n',
+        "tests/cases/test_deploy.py::test_what_a_newer_release_wrote_is_shown_and_left_as_it_is",
+    ),
+    Mutation(
+        "a session may stand still in a transaction",
+        "agentstate/postgres.py",
+        '    if not pooled:\n        limit = f"-c idle',
+        '    if False:\n        limit = f"-c idle',
+        "tests/cases/test_limits.py::test_a_session_that_stands_still_in_a_transaction_is_ended",
+    ),
+    Mutation(
+        "the two hours of a clock change are told alike",
+        "dashboard/zones.py",
+        'if "%H" in form and is_twice(at) else text',
+        "if False else text",
+        "tests/cases/test_times.py::test_the_hour_that_comes_twice_is_told_apart_everywhere",
+    ),
+    Mutation(
+        "every window of a browser has a stream",
+        "dashboard/static/dashboard/windows.js",
+        "const STREAMS = 3;",
+        "const STREAMS = 30;",
+        "tests/cases/browser/test_windows.py::"
+        "test_eight_windows_side_by_side_all_load_keep_up_and_act",
+    ),
+    Mutation(
+        "the pauses of an outage outlast it",
+        "dashboard/static/dashboard/live.js",
+        "{ stateOf(region).failures = 0; soon(region); }",
+        "soon(region);",
+        "tests/cases/browser/test_outages.py::test_an_open_page_goes_on_soon_after_a_503_by_itself",
+    ),
 )
 
 

@@ -176,7 +176,7 @@ def no_copies() -> None:
 
 
 # Where whatever a test did to the store has to add up when it is over.
-VERIFIED = {"store", "api", "live", "tasks", "client", "brokers"}
+VERIFIED = {"store", "api", "live", "tasks", "client", "brokers", "cases"}
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,9 @@ from agentstate.settings import DATABASES
 TEST_DATABASE = f"test_agentstate_p{os.getpid()}"
 DATABASES["default"]["TEST"] = {"NAME": TEST_DATABASE}
 
+# A test that is rolled back is one long transaction, and a busy machine may stand still.
+DATABASES["default"]["OPTIONS"].pop("options", None)
+
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the real one takes 0.3 s
 AGENTSTATE_SHARED_ANSWERS = False  # time goes by in tests without a second of it
 # Tests step the clock by days; those that are about sessions set their own limits.

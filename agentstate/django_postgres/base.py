@@ -22,17 +22,8 @@ OPENED = Opened()
 # One that was not used for so long may have been forgotten on the way: it is asked before it is
 # used. Longer: a caller finds that out, and waits for it. Shorter: a busy one is asked as well.
 RESTED_SECONDS = 5.0
-# A session of a process that stands still in the middle of a transaction keeps others out.
-IDLE_IN_TRANSACTION_SECONDS = 30
-SERVES = ("web", "streams", "worker")
-
-_SETTINGS = SERVER_TCP | (
-    {"idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_SECONDS}s"}
-    if settings.AGENTSTATE_PROCESS in SERVES
-    else {}
-)
 SET_SESSION = "SELECT " + ", ".join(
-    f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items()
+    f"set_config('{name}', '{value}', false)" for name, value in SERVER_TCP.items()
 )
 
 

@@ -196,6 +196,8 @@ def test_a_flush_that_is_cancelled_goes_again_as_it_was(playing: Peer) -> None:
 
 
 def test_a_blocked_loop_loses_no_lease(playing: Peer) -> None:
+    """Case O-05 (docs/cases.md)."""
+
     async def work(client: AsyncClient) -> None:
         async with client.lease("u", ttl_seconds=2) as lease:
             until = time.monotonic() + 5

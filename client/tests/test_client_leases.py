@@ -76,6 +76,7 @@ def test_a_lease_is_renewed_at_a_third_of_its_ttl_and_outlives_it(
 def test_work_that_keeps_the_interpreter_busy_does_not_stop_renewals(
     unit: Peer, client: Client
 ) -> None:
+    """Case O-05 (docs/cases.md)."""
     with client.lease("u", ttl_seconds=1) as lease:
         until, n = time.monotonic() + 2.5, 0
         while time.monotonic() < until:
@@ -85,6 +86,7 @@ def test_work_that_keeps_the_interpreter_busy_does_not_stop_renewals(
 
 
 def test_one_503_does_not_lose_a_lease(unit: Peer, client: Client) -> None:
+    """Case O-03 (docs/cases.md)."""
     unit.says(RENEW, problem(503, "overloaded", "same-request"), renewed())
     with client.lease("u", ttl_seconds=1) as lease:
         eventually(lease.unreachable.is_set)
@@ -117,6 +119,7 @@ def test_a_cut_connection_does_not_lose_a_lease(unit: Peer, client: Client) -> N
 def test_silence_loses_the_lease_before_the_store_would_and_no_write_leaves_after(
     unit: Peer, client: Client
 ) -> None:
+    """Case O-03 (docs/cases.md)."""
     unit.says(RENEW, Reply(until=threading.Event()))
     started = time.monotonic()
     lease = client.lease("u", ttl_seconds=2)
@@ -188,6 +191,7 @@ def test_a_unit_that_was_taken_before_it_was_given_back_was_lost(
 
 
 def test_after_its_own_release_no_such_lease_is_normal(unit: Peer, client: Client) -> None:
+    """Case O-08 (docs/cases.md)."""
     unit.says(RELEASE, problem(404, "not-found"))
     with client.lease("u") as lease:
         pass
@@ -246,6 +250,7 @@ lease.release()
 
 
 def test_a_process_ends_at_once_though_a_renewal_hangs(unit: Peer) -> None:
+    """Case O-02 (docs/cases.md)."""
     unit.says(RENEW, Reply(until=threading.Event()))
     ended: list[float] = []
 

@@ -14,6 +14,7 @@ ODD = '{"b": 1.0, "a":1e400,  "id":1970670598291982290,"é":"\\u00e9\\/"}'
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_json_cannot_say_is_refused_with_its_place(value: float) -> None:
+    """Case O-20 (docs/cases.md)."""
     with pytest.raises(Unsendable, match=r"events\[1\]\.data\.score: (nan|inf|-inf) is not JSON"):
         encode({"events": [{"data": 1}, {"data": {"score": value}}]})
 

@@ -140,6 +140,7 @@ SCOPED = [
 
 
 def test_each_call_needs_its_scope_and_none_implies_another(with_scopes):
+    """Case O-40 (docs/cases.md)."""
     scopes = ("read", "write", "operate", "override")
     of_one = {scope: with_scopes(scope) for scope in scopes}
     all_but = {
@@ -204,6 +205,7 @@ def test_a_cookie_lets_nobody_in(api):
 
 
 def test_a_key_in_an_address_is_not_taken_and_its_owner_told_why(api, anonymous):
+    """Case O-39 (docs/cases.md)."""
     for sent in (anonymous, api):
         answer = sent.get(f"/runs?key={api.key.text}")
         assert answer.refused == (401, "unauthenticated")

@@ -235,6 +235,7 @@ AMOUNTS = [0, -1, 0.5, "0.10", "1", True, None, 2**53, 2**53 + 1, 2**63, 1e3, []
 
 @pytest.mark.parametrize("amount", AMOUNTS)
 def test_an_amount_that_is_no_whole_number_in_range_is_refused(api, amount):
+    """Case O-17 (docs/cases.md)."""
     api.create("42", budgets=[{"name": "tokens", "cap": 100}])
     answer = api.post("/runs/42/budgets/tokens/spend", {"amount": amount})
     assert answer.refused == (422, "invalid")
@@ -245,6 +246,7 @@ def test_an_amount_that_is_no_whole_number_in_range_is_refused(api, amount):
 
 @pytest.mark.parametrize("literal", ["1e-400", "0.0000001", "1E2", "-0", "1.0"])
 def test_an_amount_as_an_odd_literal_is_refused(api, literal):
+    """Case O-17 (docs/cases.md)."""
     api.create("42", budgets=[{"name": "tokens", "cap": 100}])
     answer = api.post("/runs/42/budgets/tokens/spend", f'{{"amount": {literal}}}')
     assert answer.refused == (422, "invalid")

@@ -31,6 +31,7 @@ def test_the_first_acquire_of_a_unit_has_one_winner(fleet):
 
 
 def test_one_of_many_appends_after_one_number_is_taken(fleet):
+    """Case O-14 (docs/cases.md)."""
     fleet.create("42")
     answers = at_once(
         MANY, lambda n: Api(fleet.key).append("42", {"type": f"by-{n}"}, expected_seq=1)
@@ -44,6 +45,8 @@ def test_one_of_many_appends_after_one_number_is_taken(fleet):
 
 
 def test_one_of_many_makes_the_run_and_the_others_see_it(fleet):
+    """Case O-14 (docs/cases.md)."""
+
     def create(n):
         return Api(fleet.key).post("/runs", {"key": "X", "task": f"of {n}"})
 

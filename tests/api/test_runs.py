@@ -198,6 +198,7 @@ def test_thirty_runs_made_in_one_instant_are_paged_without_loss(clock):
 
 
 def test_rows_that_come_meanwhile_push_nobody_over_the_edge(clock):
+    """Case O-26 (docs/cases.md)."""
     api = Api(new_key("fleet"))
     for n in range(10):
         clock.advance(seconds=1)
@@ -390,6 +391,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_an_address_could_change_is_refused_when_it_is_made(api, name):
+    """Case O-23 (docs/cases.md)."""
     answer = api.post("/runs", {"key": name, "task": "x"})
     assert answer.status == 422
     assert answer["field"] == "key"
@@ -400,6 +402,7 @@ GOOD = ["a", "A", "0", "a.b", "a..b", "a_b", "a:b", "run:a", "a@b", "a~b", "a--b
 
 
 def test_every_name_that_can_be_made_can_be_reached(api):
+    """Case O-23 (docs/cases.md)."""
     for name in GOOD:
         assert api.post("/runs", {"key": name, "task": "x"}).status == 201
         assert api.get(f"/runs/{name}")["key"] == name

@@ -236,6 +236,7 @@ def test_a_revoked_key_is_refused_by_every_thread_at_once(served):
 
 
 def test_no_connection_stays_open_in_a_transaction(served):
+    """Case O-42 (docs/cases.md)."""
     served.post("runs", json={"key": "42", "task": "x"})
     served.get("runs/42/verify")
     served.post("runs", json={"key": "42", "task": "x"})

@@ -30,6 +30,7 @@ def counted(session, question):
 
 
 def test_a_site_behind_a_pooler_and_a_proxy_serves_and_ends_in_time(open_folder):
+    """Case O-43 (docs/cases.md)."""
     with Layout(open_folder) as site:
         direct = site.variables["DATABASE_URL"]
         site.start_pooler()
@@ -87,6 +88,7 @@ def test_a_site_behind_a_pooler_and_a_proxy_serves_and_ends_in_time(open_folder)
 
 
 def test_a_doctor_sees_a_pooler_in_the_wrong_place(open_folder):
+    """Case O-43 (docs/cases.md)."""
     with Layout(open_folder) as site:
         site.start_pooler()
         del site.variables["DATABASE_SESSION_URL"]

@@ -49,6 +49,7 @@ def raised(text):
 @pytest.mark.parametrize("style", ["json", "line"])
 @pytest.mark.parametrize("text", SECRETS, ids=range(len(SECRETS)))
 def test_no_secret_is_written_wherever_it_stands(style, text):
+    """Case O-39 (docs/cases.md)."""
     secret = SECRETS[text]
     assert secret in text
     assert secret not in write(style, text)

@@ -13,7 +13,8 @@ def test_a_url_is_taken_apart_for_django():
     assert (entry["HOST"], entry["PORT"], entry["USER"]) == ("db.example", "6543", "ana")
     assert (entry["PASSWORD"], entry["NAME"]) == ("p w'\\d", "store")
     assert entry["OPTIONS"]["sslmode"] == "verify-full"
-    assert entry["OPTIONS"]["options"] == "-c x=1"
+    # What the address sets comes later, and counts.
+    assert entry["OPTIONS"]["options"] == "-c idle_in_transaction_session_timeout=60s -c x=1"
     assert entry["OPTIONS"]["application_name"] == "agentstate web"
     assert entry["ATOMIC_REQUESTS"] is False
 

@@ -64,6 +64,7 @@ def test_a_task_of_a_killed_worker_is_given_to_the_next_one_and_has_one_effect(c
 
 
 def test_a_task_of_a_killed_process_of_the_pool_is_done_by_another(celery):
+    """Case O-46 (docs/cases.md)."""
     worker = celery.worker()
     send_slow_task(celery)
     (start,) = eventually(lambda: begun(celery))
@@ -83,7 +84,7 @@ def impatient(broker):
 
 
 def test_a_task_longer_than_the_broker_waits_runs_twice_and_has_one_effect(impatient, celery):
-    """RabbitMQ closes the channel then, and Celery's worker ends; another one goes on."""
+    """RabbitMQ closes the channel then, and Celery's worker ends; another one goes on (O-09)."""
     celery.worker()
     celery.worker()
     send_slow_task(celery)

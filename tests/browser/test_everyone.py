@@ -254,6 +254,7 @@ def test_an_event_opens_beside_the_list_and_back_closes_it(scene, window):
 
 
 def test_a_filter_narrows_the_list_and_stays_through_back_and_reload(scene, window):
+    """Case O-29 (docs/cases.md)."""
     page = window.page
     page.goto("/runs")
 

@@ -27,6 +27,7 @@ ADDRESSES = [
 
 
 def test_the_browser_sends_nothing_because_of_a_text(store, clock, window):
+    """Case O-22 (docs/cases.md)."""
     store.create("42", task=f"{MARKUP} {HTMX} \u202egnp.exe", tags=(HTMX[:60], "w" * 64))
     lease = store.hold("42", "w-1")
     payload = {MARKUP: HTMX, "text": f"{MARKUP}\n</script><script>fetch('/evil-script')</script>"}
@@ -47,6 +48,7 @@ def test_the_browser_sends_nothing_because_of_a_text(store, clock, window):
 
 
 def test_what_comes_live_is_text_as_well(store, clock, window):
+    """Case O-22 (docs/cases.md)."""
     store.create("42")
     window.page.goto("/runs/42")
 

@@ -41,6 +41,7 @@ def test_a_row_of_the_list_changes_in_place_and_new_runs_are_announced(store, wi
 
 
 def test_a_stream_that_is_cut_again_and_again_loses_and_doubles_nothing(store, window):
+    """Case O-30 (docs/cases.md)."""
     store.create("42")
     window.page.goto("/runs/42")
     expect(window.page.locator("#live")).to_have_attribute("data-state", "live")
@@ -96,6 +97,7 @@ def test_scrolling_up_stops_following_and_a_button_goes_on(store, window):
 
 
 def test_the_page_goes_to_the_login_when_the_session_is_over(store, window):
+    """Case O-38 (docs/cases.md)."""
     from dashboard.models import Session
 
     store.create("42")
@@ -143,6 +145,7 @@ def test_text_that_is_being_selected_is_not_taken_away(store, window):
 
 
 def test_only_one_stream_is_open_and_it_follows_the_page(store, window):
+    """Case O-32 (docs/cases.md)."""
     store.create("42")
     window.page.goto("/runs/42")
     window.page.wait_for_timeout(500)

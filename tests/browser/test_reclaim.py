@@ -61,6 +61,7 @@ def test_a_stuck_run_is_found_and_taken_with_the_keyboard_alone(store, clock, wi
 
 
 def test_two_windows_race_and_the_second_gets_the_difference(store, clock, open_window):
+    """Case O-33 (docs/cases.md)."""
     lapse(store, clock)
     first, second = open_window("ana").page, open_window("cy").page
     for page in (first, second):
@@ -77,6 +78,7 @@ def test_two_windows_race_and_the_second_gets_the_difference(store, clock, open_
 
 
 def test_a_double_click_acts_once(store, clock, window):
+    """Case O-37 (docs/cases.md)."""
     lapse(store, clock)
     window.page.goto("/leases/run:42/reclaim")
     window.page.get_by_label("Why").fill("frozen")
@@ -88,6 +90,7 @@ def test_a_double_click_acts_once(store, clock, window):
 
 
 def test_it_all_works_without_scripts(store, clock, open_window):
+    """Case O-37 (docs/cases.md)."""
     lapse(store, clock)
     page = open_window("ana", "operator", java_script_enabled=False).page
 

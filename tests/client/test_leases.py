@@ -52,6 +52,7 @@ def test_many_claimed_runs_are_kept_together(worker):
 
 
 def test_completing_just_when_a_renewal_is_due_is_no_loss(worker, caplog):
+    """Case O-08 (docs/cases.md)."""
     client = worker("w-1")
     for n in range(8):
         client.create(task="t", key=f"r-{n}")
@@ -66,6 +67,7 @@ def test_completing_just_when_a_renewal_is_due_is_no_loss(worker, caplog):
 
 
 def test_an_operator_takes_a_live_lease_and_the_worker_learns_by_whom_and_why(worker):
+    """Case O-03 (docs/cases.md)."""
     client = worker("w-1")
     client.create(task="t", key="42")
     (run,) = client.claim(ttl_seconds=6)
@@ -110,6 +112,7 @@ def test_a_holder_that_is_asked_to_stop_hears_it_at_its_next_renewal_and_is_stil
 
 
 def test_a_worker_that_is_cut_off_stops_before_anybody_else_is_let_in(worker, proxy):
+    """Case O-03 (docs/cases.md)."""
     client, other = worker("w-1", url=proxy.url, seconds=1), worker("w-2")
     client.create(task="t", key="42")
     (run,) = client.claim(ttl_seconds=2)
@@ -212,6 +215,7 @@ def start_worker(live_server, api_key) -> Iterator[Callable[[], subprocess.Popen
 def test_a_process_that_slept_through_its_lease_writes_nothing_though_the_unit_is_free(
     worker, start_worker
 ):
+    """Case O-01 (docs/cases.md)."""
     client = worker("w-2")
     made = client.create(task="t", key="42", budgets=[NewBudget("tokens", cap=10)])
     frozen = start_worker()

@@ -21,6 +21,7 @@ from tests.client.waiting import wait_for
 
 
 def test_a_lost_answer_to_each_kind_of_write_is_no_second_effect(worker, proxy):
+    """Case O-12 (docs/cases.md)."""
     client = worker("w-1", url=proxy.url)
 
     proxy.cut_answers("POST /api/v1/runs ")
@@ -57,6 +58,7 @@ def test_a_lost_answer_to_each_kind_of_write_is_no_second_effect(worker, proxy):
 
 
 def test_a_lost_answer_to_acquire_gives_the_lease_that_is_really_held(worker, proxy):
+    """Case O-12 (docs/cases.md)."""
     client, other = worker("w-1", url=proxy.url), worker("w-2")
     proxy.cut_answers("/acquire")
     with client.lease("u", ttl_seconds=60) as lease:
@@ -86,6 +88,7 @@ def test_lost_answers_to_renewals_lose_no_lease(worker, proxy):
 
 
 def test_a_real_conflict_still_shows_after_a_lost_answer(worker, proxy):
+    """Case O-12 (docs/cases.md)."""
     client, other = worker("w-1", url=proxy.url), worker("w-2")
     run = client.create(task="t", key="42")
     other.run("42").append(Event("other"))
@@ -111,6 +114,7 @@ def test_one_who_gives_up_says_that_it_may_have_happened(proxy, api_key, make_cl
 def test_a_unit_that_was_released_stays_free_though_a_renewal_is_on_its_way(
     worker, proxy, caplog, late
 ):
+    """Case O-02 (docs/cases.md)."""
     caplog.set_level(logging.INFO, "agentstate_client")
     client, other = worker("w-1", url=proxy.url), worker("w-2")
     for _ in range(3):

@@ -318,6 +318,7 @@ def test_a_key_that_is_none_is_refused_whichever_way_it_comes(worker):
 
 
 def test_a_key_that_is_one_works_everywhere(worker):
+    """Case O-23 (docs/cases.md)."""
     client = worker()
     for key in ("a.b_c:d@e~f-g", "2026-03-12T09:40:00", "a" * 196, "0"):
         client.create(task="t", key=key)

@@ -66,6 +66,7 @@ def test_it_is_tried_dry_and_nothing_is_done(store, operator):
 
 
 def test_it_is_begun_once_however_often_the_form_is_sent(store, operator):
+    """Case O-35 (docs/cases.md)."""
     create(store, 3)
     form = form_of(try_dry(operator)) | {"reason": "a bad deploy"}
     sent = [operator.post(NEW, form) for _ in range(3)]

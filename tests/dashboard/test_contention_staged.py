@@ -161,6 +161,7 @@ def test_many_appenders_want_every_number_of_one_run(store, still_clock, operato
 
 
 def test_one_overtaken_worker_writes_on(store, still_clock, viewer):
+    """Case O-15 (docs/cases.md)."""
     store.create("42")
     first = store.hold("42", "w-3")
     still_clock.advance(seconds=90)

@@ -252,6 +252,7 @@ def is_told_as_done(client: Client, answer: Any) -> bool:
 
 
 def test_whatever_happens_to_a_form_there_is_one_effect_and_no_false_done(form):
+    """Case O-37 (docs/cases.md)."""
     before = effects(form)
     somebody = person("bo", form.role)
     client = Client()

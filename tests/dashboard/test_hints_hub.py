@@ -79,6 +79,7 @@ def test_goodbye_comes_before_whatever_waits():
 
 
 def test_no_text_can_add_a_line_of_its_own():
+    """Case O-24 (docs/cases.md)."""
     key = "x\n\nevent: spoof\ndata: 1\rid: 9\u2028"
 
     said = write(Hint(1, {key: 1}), None)

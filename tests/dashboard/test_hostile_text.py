@@ -79,6 +79,7 @@ def told(store, still_clock):
     ],
 )
 def test_markup_is_shown_and_never_obeyed(told, operator, address):
+    """Case O-22 (docs/cases.md)."""
     page = Page(operator.get(address, follow=True))
 
     assert page.status in (200, 404)

@@ -236,6 +236,7 @@ def test_the_watch_names_the_new_holder_and_closes_when_it_is_quiet(
 
 
 def test_a_reclaim_is_refused_when_the_holder_has_changed(store, still_clock, lapsed, operator):
+    """Case O-33 (docs/cases.md)."""
     asked = Page(operator.get("/leases/run:42/reclaim"))
     other = store.hold("42", "w-9")
 
@@ -329,6 +330,7 @@ def test_an_operator_cannot_take_a_live_lease_and_a_senior_can(store, live, oper
 
 
 def test_a_live_lease_is_taken_only_by_a_separate_worded_choice(store, live, senior):
+    """Case O-33 (docs/cases.md)."""
     without = reclaim(senior)
     assert without.status_code == 409
     assert "taking a live lease needs force" in Page(without).text
@@ -471,6 +473,7 @@ def test_what_was_begun_outside_and_not_ended_is_named(store, still_clock, opera
 
 
 def test_what_an_operator_did_cannot_be_changed_through_the_console(store, lapsed, operator):
+    """Case O-36 (docs/cases.md)."""
     store.as_caller(SENIOR).reclaim("run:42", token=lapsed.token, owner="w-3")
 
     for method in ("post", "put", "patch", "delete"):

@@ -230,6 +230,7 @@ def test_a_large_payload_is_searched_where_it_is_too_large_to_be_shown(store, vi
 
 
 def test_half_characters_break_no_page(store, viewer):
+    """Case O-19 (docs/cases.md)."""
     store.create("42")
     store.append("42", [NewEvent(type="x", data=dump({"t": "\x1b[31m" + "a" * 90}))])
 

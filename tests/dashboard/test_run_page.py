@@ -108,6 +108,7 @@ def test_events_come_in_order_with_what_they_say(store, viewer):
 
 
 def test_a_long_run_shows_its_newest_and_reads_on_both_ways(store, viewer, monkeypatch):
+    """Case O-25 (docs/cases.md)."""
     monkeypatch.setattr(events, "EVENTS_SHOWN", 10)
     store.create("42")
     store.append("42", [event() for _ in range(34)])
@@ -155,6 +156,7 @@ def test_a_payload_comes_back_digit_by_digit_wherever_it_is_shown(store, viewer)
 
 
 def test_a_huge_payload_is_a_head_and_a_file(store, viewer):
+    """Case O-25 (docs/cases.md)."""
     store.create("42")
     text = json.dumps({"out": "y" * 900_000})
     store.append("42", [NewEvent(type="x", data=RawJSON(text))])
@@ -192,6 +194,7 @@ def test_a_key_that_cannot_be_is_a_plain_404(viewer, key):
 
 @pytest.mark.parametrize("key", ["a.b", "2026-03-12T09:40:00", "a:b@c~d-e_f", "A" * 196])
 def test_every_key_that_can_be_made_can_be_opened(store, viewer, key):
+    """Case O-23 (docs/cases.md)."""
     store.create(key)
 
     page = Page(viewer.get("/runs"))
@@ -285,6 +288,7 @@ def test_a_viewer_is_told_why_not_and_cannot_do_it_by_hand_either(store, viewer)
 
 
 def test_asking_changes_nothing(store, operator):
+    """Case O-40 (docs/cases.md)."""
     store.create("42")
     store.hold("42")
     before = store.run("42")

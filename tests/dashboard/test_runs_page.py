@@ -92,6 +92,7 @@ def test_a_share_of_the_budget_can_be_asked_for(store, viewer):
 def test_pages_go_both_ways_and_skip_or_repeat_no_run_of_one_instant(
     store, still_clock, viewer, monkeypatch
 ):
+    """Case O-26 (docs/cases.md)."""
     monkeypatch.setattr(queries, "PAGE_ROWS", 7)
     monkeypatch.setattr(
         queries.read_page, "__kwdefaults__", {**queries.read_page.__kwdefaults__, "rows": 7}
@@ -147,6 +148,7 @@ def test_a_damaged_place_starts_at_the_newest_and_says_so(store, viewer):
 
 
 def test_paging_keeps_the_filter(store, still_clock, viewer, monkeypatch):
+    """Case O-29 (docs/cases.md)."""
     monkeypatch.setattr(
         queries.read_page, "__kwdefaults__", {**queries.read_page.__kwdefaults__, "rows": 1}
     )
@@ -159,6 +161,7 @@ def test_paging_keeps_the_filter(store, still_clock, viewer, monkeypatch):
 
 
 def test_counts_are_exact_for_live_runs_and_capped_for_ended_ones(store, viewer, monkeypatch):
+    """Case O-27 (docs/cases.md)."""
     monkeypatch.setattr(queries, "COUNT_MAX", 2)
     for number in range(4):
         store.create(f"p-{number}")
@@ -172,6 +175,7 @@ def test_counts_are_exact_for_live_runs_and_capped_for_ended_ones(store, viewer,
 
 
 def test_a_count_that_takes_too_long_blanks_nothing_else(store, viewer, monkeypatch):
+    """Case O-27 (docs/cases.md)."""
     from django.db import connection
 
     monkeypatch.setattr(queries, "COUNTS_MS", 1)

@@ -20,6 +20,7 @@ def test_who_is_not_logged_in_is_taken_to_the_login_and_back(db, address):
 
 
 def test_a_part_of_a_page_takes_the_whole_page_to_the_login(db):
+    """Case O-38 (docs/cases.md)."""
     answer = Client().get(
         "/runs/-/refresh",
         headers={
@@ -34,6 +35,7 @@ def test_a_part_of_a_page_takes_the_whole_page_to_the_login(db):
 
 
 def test_an_action_after_the_session_ended_is_not_done_and_leads_back_to_its_page(store):
+    """Case O-38 (docs/cases.md)."""
     store.create("42")
 
     answer = Client().post("/runs/42/cancel", {"reason": "x"})

@@ -223,6 +223,7 @@ def people() -> dict[str, Client]:
 @pytest.mark.long  # a thousand requests
 @pytest.mark.many
 def test_everybody_is_let_in_where_the_table_says_so_and_nowhere_else(things):
+    """Case O-40 (docs/cases.md)."""
     clients, wrong = people(), []
     for route, told in rights.LINES.items():
         if route == "live/console" or str(told.get).startswith("key:"):
@@ -244,7 +245,8 @@ def test_everybody_is_let_in_where_the_table_says_so_and_nowhere_else(things):
 
 
 def test_what_a_role_may_not_is_shown_as_that_and_a_try_is_written_down(things):
-    """Pages that ask: whoever may not send them sees why, and no form; a try leaves a row."""
+    """Pages that ask: whoever may not send them sees why, and no form; a try leaves a row.
+    O-40."""
     clients = people()
     for route, told in rights.LINES.items():
         if told.get != "read" or told.post in (None, "read"):

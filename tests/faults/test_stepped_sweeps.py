@@ -36,6 +36,7 @@ def overdue(store, clock):
 
 @pytest.mark.parametrize("name", DUE)
 def test_a_run_whose_worker_completed_it_first_stays_completed(store, overdue, name):
+    """Case O-07 (docs/cases.md)."""
     complete = Transition(run="42", to="completed", fence=overdue.token)
     worker = Stepped(Ask(command=complete, by=FLEET), hold=True)
     assert worker.wait_until_at_commit()

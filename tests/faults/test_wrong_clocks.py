@@ -141,6 +141,7 @@ def database_now() -> Any:
 @pytest.mark.long
 @pytest.mark.many
 def test_with_any_clock_the_same_is_stored_and_the_time_is_the_databases(store, workers):
+    """Case O-47 (docs/cases.md)."""
     began_at = database_now()
     work(workers)
     ended_at = database_now()
@@ -181,6 +182,7 @@ def shape(store: Asking, run: str) -> tuple[Any, ...]:
 @pytest.mark.long
 @pytest.mark.many
 def test_with_any_clock_a_worker_stops_before_the_store_lets_anybody_else_in(store, proxy, workers):
+    """Case O-47 (docs/cases.md)."""
     for worker in workers:
         worker.next("held")
         for by in JUMPS[1:]:

@@ -104,6 +104,7 @@ def test_a_run_past_its_retention_ends_its_streams(store, follow, quick, clock):
 
 
 def test_comments_come_while_nothing_happens(store, follow, quick):
+    """Case O-31 (docs/cases.md)."""
     store.create("42")
     stream = follow("/runs/42/events", after=1)
     lines = stream._lines()
@@ -113,6 +114,7 @@ def test_comments_come_while_nothing_happens(store, follow, quick):
 
 
 def test_fifty_waiting_streams_hold_nothing(store, site, follow):
+    """Case O-42 (docs/cases.md)."""
     store.create("42")
     streams = [follow("/feed" if n % 2 else "/runs/42/events", seconds=60) for n in range(50)]
     for stream in streams:
@@ -133,6 +135,7 @@ def test_fifty_waiting_streams_hold_nothing(store, site, follow):
 
 
 def test_a_client_that_vanishes_leaves_nothing_behind(store, site):
+    """Case O-42 (docs/cases.md)."""
     store.create("42")
     for _ in range(5):
         stream = Stream(site, "/runs/42/events")
@@ -161,6 +164,7 @@ def test_a_client_that_does_not_read_is_cut_off(store, site, monkeypatch, caplog
 
 
 def test_a_cut_database_connection_is_no_reason_to_end(store, follow, quick):
+    """Case O-31 (docs/cases.md)."""
     store.create("42")
     stream = follow("/runs/42/events")
     stream.take(1)

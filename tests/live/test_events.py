@@ -116,6 +116,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_payload_can_forge_a_field(store, follow, text):
+    """Case O-24 (docs/cases.md)."""
     store.create("42")
     store.append("42", [NewEvent(type="x", data=RawJSON(text)), event("after")])
 

@@ -54,6 +54,7 @@ def test_the_words_of_the_address_are_no_units(unit):
 
 @pytest.mark.parametrize("event_type", ["x\nevent: spoof", "x\r", "1x", "", "a b", "x" * 101])
 def test_an_event_type_has_no_control_characters(event_type):
+    """Case O-24 (docs/cases.md)."""
     with pytest.raises(Invalid):
         NewEvent(type=event_type)
 

@@ -135,6 +135,7 @@ def test_a_terminal_run_has_no_owner_and_no_token_that_counts(to, token):
 
 
 def test_an_unknown_status_has_no_legal_move_and_is_not_taken_for_finished():
+    """Case O-48 (docs/cases.md)."""
     run = a_run(status="paused_by_policy")
     assert not run.terminal
     with pytest.raises(IllegalTransition):

@@ -147,6 +147,7 @@ def test_of_two_midnights_of_one_day_the_first_begins_it():
 
 
 def test_an_axis_tells_the_two_hours_of_a_clock_change_apart():
+    """Case O-28 (docs/cases.md)."""
     with timezone.override(ZoneInfo("Europe/Berlin")):
         texts = [tick.text for tick in axis_of(BACK - 2 * HOUR, BACK + 2 * HOUR).ticks]
 

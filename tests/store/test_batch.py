@@ -73,6 +73,7 @@ def test_a_repeated_batch_gets_its_first_answer(store):
 
 
 def test_batches_over_the_same_runs_in_any_order_do_not_deadlock(store):
+    """Case O-41 (docs/cases.md)."""
     keys = [f"r{n}" for n in range(6)]
     for key in keys:
         store.create(key)

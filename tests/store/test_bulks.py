@@ -63,6 +63,7 @@ def create(store, count, first=0, **more):
 
 
 def test_all_that_match_are_done_once_with_an_outcome_and_a_history_each(store):
+    """Case O-35 (docs/cases.md)."""
     create(store, 45)
     store.hold("r-1")
     store.move("r-2", "cancelled")
@@ -122,6 +123,7 @@ def test_a_lease_that_lapsed_only_after_the_look_is_left_alone(store, clock):
 
 
 def test_a_run_that_changed_since_it_was_seen_is_left_alone_and_says_who_did_it(store):
+    """Case O-35 (docs/cases.md)."""
     create(store, 4)
     picked = tuple(Picked(run=f"r-{n}", status="pending") for n in range(4))
     bulk = begin(store, picked=picked, shown=4)

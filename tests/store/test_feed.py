@@ -52,7 +52,7 @@ def test_nothing_is_lost_or_doubled_while_writers_and_movers_race(store):
 
 
 def test_an_event_that_commits_late_is_not_skipped(store):
-    """A reader that remembers the last id it saw would have passed it by."""
+    """A reader that remembers the last id it saw would have passed it by (O-13)."""
     store.create("A")
     store.create("B")
     feed.move()

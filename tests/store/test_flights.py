@@ -111,6 +111,7 @@ def test_a_statement_is_prepared_once_for_a_connection():
 
 @override_settings(PREPARED_STATEMENTS=False)
 def test_behind_a_pooler_nothing_is_prepared():
+    """Case O-43 (docs/cases.md)."""
     before = prepared()
     with transaction.atomic(), flights.cursor(frozenset({"SELECT %s::text"})) as cursor:
         cursor.execute("SELECT %s::text", ["a"])

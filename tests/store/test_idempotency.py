@@ -17,6 +17,7 @@ from tests.store.asking import FLEET, at_once, event, results, rows
 
 
 def test_the_second_request_gets_the_first_answer_and_writes_nothing(store):
+    """Case O-09 (docs/cases.md)."""
     store.create("42")
     ask = Append(run="42", events=(event(),))
     first = store.ask(ask, key="k1")

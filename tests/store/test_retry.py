@@ -82,7 +82,8 @@ def test_tries_are_bounded_and_a_write_that_is_given_up_leaves_nothing(store, tr
 
 
 def test_a_ring_of_locks_with_somebody_outside_is_left_and_the_write_comes_through(store):
-    """The outsider has the budget and wants the run, which the append has: neither waits on."""
+    """The outsider has the budget and wants the run, which the append has: neither waits on.
+    O-41."""
     store.create("42", budgets=(NewBudget(name="budget", cap=100),))
     has_budget, go_on = Event(), Event()
 

@@ -90,6 +90,7 @@ def test_a_clock_that_is_put_ahead_starts_each_job_once_more_and_not_hundreds(ho
 
 
 def test_a_beat_that_was_away_for_three_hours_starts_each_job_once(host):
+    """Case O-45 (docs/cases.md)."""
     host.run(60)
     host.put_clock(hours=3)
     host.up_seconds += 3 * 3_600
@@ -112,6 +113,7 @@ def test_a_schedule_that_was_kept_under_a_clock_that_went_ahead_is_planned_from_
 )
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/St_Johns", "Pacific/Apia"])
 def test_a_change_to_summer_time_and_back_is_not_noticed(tmp_path, monkeypatch, before, zone):
+    """Case O-45 (docs/cases.md)."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
@@ -134,6 +136,7 @@ def passes():
 
 @pytest.mark.django_db(transaction=True)
 def test_two_beats_have_the_effect_of_one(clock):
+    """Case O-45 (docs/cases.md)."""
     for _ in range(60):
         for _ in range(2):
             upkeep.note_lapsed_leases(when_due=True)

@@ -179,6 +179,7 @@ def test_a_stop_ends_a_wait_at_once():
 @pytest.mark.long
 @pytest.mark.many
 def test_a_run_that_kills_every_worker_is_failed_and_the_fleet_goes_on(live_server, key, tmp_path):
+    """Case O-46 (docs/cases.md)."""
     scenario = tmp_path / "poison.toml"
     scenario.write_text(
         "workers = 2\nspeed = 12\nlease_ttl_seconds = 1\n[runs]\nbacklog = 2\npoison_every = 3\n"

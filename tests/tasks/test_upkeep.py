@@ -196,6 +196,7 @@ ALL = (
 
 
 def test_every_task_leaves_a_heartbeat_and_no_transaction_open(clock):
+    """Case O-44 (docs/cases.md)."""
     upkeep._MOVING = FrequentBeat("move feed")
     for task in ALL:
         task()

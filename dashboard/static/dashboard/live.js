@@ -1,6 +1,7 @@
 // Keeps an open page up to date. The stream only hints; what is shown always comes from the same
 // partials that polling fetches, so a lost hint delays and never loses. One scheduler, one stream
-// per tab, and neither while the tab is hidden or nobody has touched it for an hour.
+// per tab (and of many windows only a few have one: windows.js), and neither while the tab is hidden
+// or nobody has touched it for an hour.
 //
 // A region says data-live="address" and, if it wants, data-live-every and data-live-gap (seconds
 // between polls, and on the average at least between two fetches), data-live-rows (whose unfinished rows to ask
@@ -9,6 +10,7 @@
 // data-append list are added at its end, each once.
 import { readNow, tick } from "./clock.js";
 import { follow } from "./follow.js";
+import { windows } from "./windows.js";
 
 const STALE_POLLS = 3;
 const IDLE_MS = 3600000;
@@ -214,14 +216,20 @@ function wantedStream() {
 }
 
 function connect() {
-  const wanted = document.hidden || leaving ? null : wantedStream();
+  const wanted = document.hidden || leaving || windows.crowded() ? null : wantedStream();
   if (source && sourceOf === wanted && source.readyState !== EventSource.CLOSED) return;
   disconnect();
   if (!wanted) return;
   sourceOf = wanted;
   source = new EventSource(wanted);
-  // Whatever happened while there was no stream is asked for at once.
-  source.addEventListener("open", () => { streamWorks = true; regions().forEach(soon); show(); });
+  windows.opened();
+  // Whatever happened while there was no stream is asked for at once: the server is there again,
+  // so the pauses that grew while it was away are over.
+  source.addEventListener("open", () => {
+    streamWorks = true;
+    for (const region of regions()) { stateOf(region).failures = 0; soon(region); }
+    show();
+  });
   source.addEventListener("hint", (event) => {
     try { hinted(JSON.parse(event.data)); } catch { hinted(null); }
   });
@@ -231,6 +239,7 @@ function connect() {
 }
 
 function disconnect() {
+  if (source) windows.closed();
   source?.close();
   source = sourceOf = null;
   streamWorks = false;
@@ -291,15 +300,18 @@ function show() {
 function touch() {
   const rested = resting();
   touched = performance.now();
-  if (rested) arrange();
+  if (windows.crowded()) windows.first();
+  else if (!rested) return;
+  arrange();
 }
 for (const sign of ["pointermove", "pointerdown", "keydown", "wheel", "touchstart"]) addEventListener(sign, touch, { passive: true, capture: true });
 
 document.addEventListener("visibilitychange", () => {
   clearTimeout(closing);
   if (document.hidden) closing = setTimeout(disconnect, HIDDEN_STREAM_MS);
-  else { connect(); regions().forEach(soon); }
+  else { windows.first(); connect(); regions().forEach(soon); }
 });
+windows.whenCrowded(() => { disconnect(); show(); });
 // Back from the browser's own cache, and after a part of the page was exchanged.
 addEventListener("pageshow", (event) => { if (event.persisted) { leaving = false; connect(); regions().forEach(soon); } });
 addEventListener("pagehide", () => { leaving = true; disconnect(); });

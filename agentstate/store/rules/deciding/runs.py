@@ -256,7 +256,7 @@ def patch(ask: Patch, on: Deciding) -> Changed:
         event_id=SIGN_CHANGE + ask.id if ask.id is not None else None,
         add=write(ask.add) if ask.add else None,
     )
-    if by_operator and on.by.kind == "person":
+    if by_operator and _is_an_operators(run, on.by):
         kept = {"before": _kept(run), "after": _kept(changed)}
         on.act("run.changed", run.key, changed, reason=ask.reason, **kept)
     return Changed(run=run.key, version=changed.version, last_seq=changed.last_seq, at=on.draft.now)
@@ -312,7 +312,7 @@ def transition(ask: Transition, on: Deciding) -> Moved:
     runs.check_move(run, ask.to, from_status=ask.from_status)
     if ask.to not in TERMINAL:
         run = on.pace(run)
-    status = run.status
+    status, is_action = run.status, ask.fence is None and _is_an_operators(run, on.by)
     run = move_run(
         run,
         ask.to,
@@ -322,7 +322,7 @@ def transition(ask: Transition, on: Deciding) -> Moved:
         from_status=ask.from_status,
         reason=ask.reason,
     )
-    if ask.fence is None and on.by.kind == "person":
+    if is_action:
         on.act(
             f"run.{ask.to}",
             run.key,
@@ -338,6 +338,12 @@ def transition(ask: Transition, on: Deciding) -> Moved:
         last_seq=run.last_seq,
         at=on.draft.now,
     )
+
+
+def _is_an_operators(run: RunRow, by: Caller) -> bool:
+    """Whether what `by` does to the run without a token is an operator's action, not a worker's: a
+    person's always; a key's when no worker could have done it so."""
+    return by.kind == "person" or (by.kind == "key" and (run.ever_leased or not by.may("write")))
 
 
 def _check_may_move(run: RunRow, ask: Transition, by: Caller) -> None:
