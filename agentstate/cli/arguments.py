@@ -40,6 +40,7 @@ PASSED_ON: dict[str, Callable[[Sequence[str]], int]] = {
     "test": checks.test,
     "test-long": checks.test_long,
     "test-pg15": checks.test_pg15,
+    "test-citus": checks.test_citus,
     "test-deep": checks.test_deep,
     "test-brokers": checks.test_brokers,
 }
@@ -414,6 +415,7 @@ def add_passed_on(commands: Commands) -> None:
     commands.add_parser("test", help="the tests (arguments go to pytest)")
     commands.add_parser("test-long", help="the tests that take minutes")
     commands.add_parser("test-pg15", help="the tests on PostgreSQL 15, the oldest supported")
+    commands.add_parser("test-citus", help="the tests of a store that is distributed on Citus")
     commands.add_parser("test-deep", help="drills, made input and long stories")
     commands.add_parser("test-brokers", help="the tests of Celery on pgmq, RabbitMQ and Redis")
     check = commands.add_parser(

@@ -81,6 +81,7 @@ def backup(options: argparse.Namespace) -> int:
     with running_server(), told_failures():
         with prepare.connect(settings.SESSION_PARTS) as session:
             refuse_what_is_no_store(session)
+            refuse_distributed(session)
             tools = pg_tools.find(session.info.server_version)
         file = file_of(options.to)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
@@ -127,6 +128,18 @@ def refuse_what_is_no_store(session: "psycopg.Connection") -> None:
     row = session.execute("SELECT to_regclass('agentstate_run')").fetchone()
     if row == (None,):
         raise CommandFailure("there is no store in this database")
+
+
+def refuse_distributed(session: "psycopg.Connection") -> None:
+    """pg_dump of a coordinator has not one event in it, and says nothing of that."""
+    from agentstate.store import distribution
+
+    with session.cursor() as cursor:
+        if distribution.look(cursor):
+            raise CommandFailure(
+                "this store is distributed: its log is on other servers, which pg_dump does not "
+                "reach. Back up and restore all of them by PostgreSQL's own means (docs/scale.md)"
+            )
 
 
 # --- restore ------------------------------------------------------------------------------------
@@ -177,6 +190,7 @@ def load_file(file: Path, *, replace: bool, reason: str) -> None:
         if not any(" TABLE DATA public agentstate_run " in line for line in contents):
             raise CommandFailure(f"{file} is a backup of something else")
         refuse_others(session)
+        refuse_distributed(session)
         there = of_somebody(session)
         if there and not replace:
             raise CommandFailure(

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from agentstate.cli.output import CommandFailure, progress, result
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-USUAL = "not long and not brokers"
+USUAL = "not long and not brokers and not citus"
 NO_TESTS = 5  # pytest's exit code when none was chosen
 BROKERS = 3
 # Of pytest-xdist; each has a database of its own. More than cores: many tests wait for real leases.
@@ -91,6 +92,41 @@ def test_pg15(arguments: Sequence[str]) -> int:
     folders = [f"tests/{name}" for name in OF_THE_DATABASE]
     left_out = [f"--ignore=tests/dashboard/test_{name}.py" for name in OF_NO_DATABASE]
     return test(arguments or [*folders, *left_out, "-m", USUAL])
+
+
+# They turn off the log's trigger or set one on it, end a session by a function of which Citus has
+# two, have a commit prove itself by its rows, or count statements, of which there is one more here.
+NOT_ON_CITUS = (
+    "tests/store/test_distribution.py::test_without_the_extension_it_says_what_to_do",
+    "tests/store/test_audit.py::test_a_tampered_store_is_reported",
+    "tests/store/test_repair.py::test_a_hole_in_the_log_is_not_papered_over",
+    "tests/store/test_retry.py::test_a_write_that_was_rolled_back_twice_is_written_once",
+    "tests/store/test_retry.py::test_tries_are_bounded_and_a_write_that_is_given_up_leaves_nothing",
+    "tests/store/test_connections.py::test_one_that_the_server_has_ended_is_not_used_again",
+    "tests/store/test_flights.py::test_a_connection_that_is_cut_is_told_so",
+    "tests/store/test_lost_commit.py::test_an_id_that_somebody_elses_commit_has_is_no_proof",
+    "tests/store/test_lost_commit.py::test_a_claim_is_known_by_the_term_that_it_began",
+    "tests/store/test_story.py::test_the_texts_own_scenario_everything_about_run_42_is_one_query",
+)
+
+
+def test_citus(arguments: Sequence[str]) -> int:
+    """`./run test-citus`: a distributed store on three servers with Citus, on loopback: its own
+    tests, and those of the store and the API."""
+    from tests.citus.cluster import NoCitus, binaries, running
+
+    try:
+        binaries()
+        with tempfile.TemporaryDirectory(prefix="agentstate-citus-") as folder:
+            Path(folder).chmod(0o755)  # the servers' user has to get in
+            with running(Path(folder)) as cluster:
+                os.environ["DATABASE_URL"] = cluster.coordinator.url
+                os.environ["AGENTSTATE_TEST_CITUS"] = ",".join(str(n.port) for n in cluster.nodes)
+                chosen = arguments or ["tests/citus", "tests/store", "tests/api"]
+                left_out = [f"--deselect={name}" for name in NOT_ON_CITUS]
+                return pytest(["-m", "not long and not brokers", *chosen, *left_out], workers=0)
+    except NoCitus as missing:
+        raise CommandFailure(str(missing)) from None
 
 
 def test_brokers(arguments: Sequence[str]) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.db import connection, transaction
 
+from agentstate.store import distribution
 from agentstate.store.effects import SIGN_BEGUN, SIGN_ENDED
 from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.rules.history import counters_after, status_after
@@ -44,8 +46,8 @@ SELECT r.key, 'numbers 1 to ' || r.last_seq, 'numbers ' || coalesce(min(e.seq)::
         || ' to ' || coalesce(max(e.seq)::text, 'none') || ', ' || count(e.seq) || ' of them'
 FROM agentstate_run r LEFT JOIN agentstate_event e ON e.run_id = r.id
 WHERE (%(run)s::text IS NULL OR r.key = %(run)s)
-GROUP BY r.id HAVING count(e.seq) <> r.last_seq OR max(e.seq) IS DISTINCT FROM r.last_seq
-    OR min(e.seq) IS DISTINCT FROM 1
+GROUP BY r.id, r.key, r.last_seq HAVING count(e.seq) <> r.last_seq
+    OR max(e.seq) IS DISTINCT FROM r.last_seq OR min(e.seq) IS DISTINCT FROM 1
 """
 _VERSIONS = """
 SELECT r.key, r.version, e.version FROM agentstate_run r
@@ -157,6 +159,8 @@ SELECT run_key, 'after ' || before, 'starts at ' || first_seq FROM (
 WHERE before IS NOT NULL AND first_seq <> before + 1
 """
 
+# How the checks name one run. Citus does not find a run's worker by a look into another table.
+_ID_OF = "(SELECT id FROM agentstate_run WHERE key = %(run)s)"
 _EXPIRED = """
 SELECT coalesce(expires_at <= agentstate_now() AND NOT hold, false) FROM agentstate_run
 WHERE key = %s
@@ -204,8 +208,11 @@ def differences(*, run: str | None = None) -> list[Difference]:
                 raise NotFound(f"no run {run}", run=run)
             if there[0]:
                 raise RunExpired(f"the run {run} is past its retention", run=run)
+        run_id = _id_of(cursor, run)
         for name, statement in checks.items():
-            cursor.execute(statement, {"run": run})
+            if run_id is not None:
+                statement = statement.replace(_ID_OF, "%(id)s::uuid")
+            cursor.execute(statement, {"run": run, "id": run_id})
             found += [
                 Difference(check=name, what=what, expected=expected, found=got)
                 for what, expected, got in cursor.fetchall()
@@ -217,6 +224,15 @@ def differences(*, run: str | None = None) -> list[Difference]:
 def verify_run(key: str) -> list[Difference]:
     """`verify` for one run."""
     return verify(run=key)
+
+
+def _id_of(cursor: Any, run: str | None) -> UUID | None:
+    """The run's id, where a distributed log needs it named."""
+    if run is None or not distribution.is_distributed():
+        return None
+    cursor.execute(f"SELECT {_ID_OF}", {"run": run})
+    found: UUID | None = cursor.fetchone()[0]
+    return found
 
 
 def _heads(cursor: Any, run: str | None) -> list[Difference]:

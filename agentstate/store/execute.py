@@ -34,6 +34,7 @@ from agentstate.store import (
     claims,
     collisions,
     deliveries,
+    distribution,
     feed,
     flights,
     listeners,
@@ -121,6 +122,8 @@ DEAD_HOLDS_PER_CHARGE = 100
 
 # Since this process began, by why; for its metrics.
 ROLLED_BACK: Counter[str] = Counter()
+
+PREPARED = sql.PREPARED | distribution.PREPARED
 
 # Any number of our own: one at a time makes the first admin.
 SETUP_LOCK = 0x61676E74_61646D6E
@@ -386,6 +389,13 @@ def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
     if state == psycopg.errors.CheckViolation.sqlstate and _no_partition(cause):
         partitions.ensure_ahead()
         return None
+    if state == psycopg.errors.InternalError_.sqlstate and distribution.is_distributed():
+        # So Citus hands on, without its own code, what a worker says of a week that is not there.
+        if partitions.ensure_ahead():
+            return None
+        raise failed
+    if state == psycopg.errors.FeatureNotSupported.sqlstate:
+        distribution.forget()
     if state in _TRY_AGAIN:
         log.info("tried again after %s", type(cause).__name__)
         return None
@@ -412,6 +422,8 @@ _TRY_AGAIN = {
     # Behind a pooler: not prepared in this session (flights.py goes on without).
     psycopg.errors.InvalidSqlStatementName.sqlstate,
     psycopg.errors.DuplicatePreparedStatement.sqlstate,
+    # Distributed since this session asked (distribution.py), behind a pooler.
+    psycopg.errors.FeatureNotSupported.sqlstate,
 }
 
 
@@ -453,6 +465,8 @@ def _ask_how_it_ended(batch: _Some) -> _Outcomes | None:
             # After a crash an id whose commit was not flushed is given out again: "committed" may
             # be somebody else's. Only rows of our own prove that it is ours.
             there = batch.is_there(cursor) if status == "committed" else None
+            if there is False and distribution.is_distributed():
+                there = None  # committed here, it may still have to be on the events' worker
     except DatabaseFailure:
         connection.close()
         return [unknown for _ in batch.asks]
@@ -525,7 +539,7 @@ class _Batch:
 
     @staticmethod
     def cursor() -> Any:
-        return flights.cursor(sql.PREPARED)
+        return flights.cursor(PREPARED)
 
     def outcomes(self) -> list[Outcome]:
         return [cast("Outcome", item.outcome) for item in self.items]
@@ -709,8 +723,12 @@ class _Batch:
             for part in parts
             for event_id in part.event_ids
         ]
-        known = cursor.later(sql.KNOWN_EVENTS_BY_KEY, [sql.records(asked)]) if asked else None
-        runs: list[RunRow] = _read(locked, sql.read_run)
+        if distribution.is_distributed():
+            runs: list[RunRow] = _read(locked, sql.read_run)
+            known = _ask_workers(cursor, {run.key: run.id for run in runs}, asked)
+        else:
+            known = cursor.later(sql.KNOWN_EVENTS_BY_KEY, [sql.records(asked)]) if asked else None
+            runs = _read(locked, sql.read_run)
         self.now, self.xact_id, _ = look.rows()[0]
         facts = Facts(now=self.now, new_id=uuid7, writes_per_second=settings.RUN_WRITES_PER_SECOND)
         found: list[EventRow] = _read(known, sql.read_event)
@@ -927,7 +945,11 @@ class _Batch:
             for event_id in part.event_ids
             if part.run in ids
         ]
-        events = _ask(cursor, sql.KNOWN_EVENTS, asked_events and sql.records(asked_events))
+        if distribution.is_distributed():
+            named = distribution.known_events(asked_events)
+            events = cursor.later(distribution.KNOWN_EVENTS, named) if named else None
+        else:
+            events = _ask(cursor, sql.KNOWN_EVENTS, asked_events and sql.records(asked_events))
         asked_charges = [
             {"budget_id": budget_id, "run_id": ids.get(part.run or ""), "entry_id": charge_id}
             for part in parts
@@ -1073,9 +1095,13 @@ class _Batch:
             for event in draft.writes.events
             if (event.run_id, event.seq) in places
         }
-        missing = [{"run_id": run_id, "seq": seq} for run_id, seq in sorted(places - found.keys())]
+        missing = sorted(places - found.keys())
         if missing:
-            cursor.execute(sql.WRITERS, [sql.records(missing)])
+            if distribution.is_distributed():
+                cursor.execute(distribution.WRITERS, distribution.writers(missing))
+            else:
+                asked = [{"run_id": run_id, "seq": seq} for run_id, seq in missing]
+                cursor.execute(sql.WRITERS, [sql.records(asked)])
             found |= {(run, seq): (actor, token) for run, seq, actor, token in cursor.fetchall()}
         return found
 
@@ -1089,7 +1115,10 @@ class _Batch:
         _put(cursor, sql.INSERT_RUNS, new_runs)
         self._update_runs(cursor, old_runs)
         if writes.events:
-            cursor.execute(sql.INSERT_EVENTS, [sql.event_records(writes.events)])
+            log_events = (
+                distribution.LOG_EVENTS if distribution.is_distributed() else sql.INSERT_EVENTS
+            )
+            cursor.execute(log_events, [sql.event_records(writes.events)])
         _put(cursor, sql.BEGIN_EFFECTS, writes.begun)
         _put(cursor, sql.END_EFFECTS, writes.ended)
         # Closed while the lease still knows their renewals, and before new ones begin, or the
@@ -1204,9 +1233,13 @@ def _open_effects(
     counts = dict(cursor.fetchall())
     if not counts:
         return {}
-    cursor.execute(sql.OPEN_EFFECTS, [list(counts)])
+    if distribution.is_distributed():
+        rows = distribution.open_effects(cursor, list(counts))
+    else:
+        cursor.execute(sql.OPEN_EFFECTS, [list(counts)])
+        rows = cursor.fetchall()
     found: dict[UUID, list[OpenEffect]] = {run_id: [] for run_id in counts}
-    for run_id, event_id, seq, event_type, token, actor, at, size, data in cursor.fetchall():
+    for run_id, event_id, seq, event_type, token, actor, at, size, data in rows:
         found[run_id].append(
             OpenEffect(
                 key=event_id[len(SIGN_BEGUN) :],
@@ -1262,6 +1295,18 @@ def _rows(
 ) -> list[Any]:
     cursor.execute(statement, params)
     return [read(row) for row in cursor.fetchall()]
+
+
+def _ask_workers(
+    cursor: flights.Cursor, ids: Mapping[str, UUID], asked: Sequence[Mapping[str, Any]]
+) -> flights.Later | None:
+    """KNOWN_EVENTS_BY_KEY of a distributed log, once the runs' ids are known."""
+    named = distribution.known_events(
+        {"run_id": ids[row["run_key"]], "event_id": row["event_id"]}
+        for row in asked
+        if row["run_key"] in ids
+    )
+    return cursor.later(distribution.KNOWN_EVENTS, named) if named else None
 
 
 def _ask(cursor: flights.Cursor, statement: str, wanted: Any) -> flights.Later | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from agentstate.store import distribution
 from agentstate.store.ids import lowest_uuid7
 
 WEEK = timedelta(days=7)
@@ -89,6 +90,8 @@ def weeks_ahead() -> int:
 
 def _make(cursor: Any, week: datetime) -> None:
     name, low, high = name_of(week), lowest_uuid7(week), lowest_uuid7(week + WEEK)
+    if distribution.look(cursor):
+        cursor.execute(distribution.ALLOW_TRIGGERS)
     # Attached rather than created in place: that locks out neither readers nor writers.
     cursor.execute(f"CREATE TABLE {name} (LIKE agentstate_event INCLUDING ALL)")
     bounds = f"FOR VALUES FROM ('{low}') TO ('{high}')"

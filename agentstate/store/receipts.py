@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import connection
 
+from agentstate.store import distribution
 from agentstate.store.answers import REFUSED
 
 ROWS_MAX = 200
@@ -176,5 +177,8 @@ def _kept(statement: str, **params: Any) -> tuple[Kept, ...]:
 
 def _rows(statement: str, **params: Any) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
-        cursor.execute(statement, {"limit": ROWS_MAX, **params})
+        asked = {"limit": ROWS_MAX, **params}
+        if statement is WRITES:
+            statement, asked = distribution.by_one_clock(cursor, statement, asked)
+        cursor.execute(statement, asked)
         return list(cursor.fetchall())

@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from agentstate.store import distribution
 from agentstate.store.collisions import COUNTED, NAME_CHARS
 from agentstate.store.errors import LeaseHeld, RunHot
 from agentstate.store.minutes import ATTEMPTS, LATENCY_MS, OK
@@ -210,7 +211,7 @@ def _difference(cursor: Any, run: str | None) -> list[Miscount]:
     params["met"] = sorted(COUNTED - set(ONCE_A_SECOND))
     found: list[Miscount] = []
     for statement in (_EVENTS, _REFUSALS):
-        cursor.execute(statement, params)
+        cursor.execute(*distribution.by_one_clock(cursor, statement, params))
         for minute, key, told, counted, *refusal in cursor.fetchall():
             of = (refusal[0], refusal[1], refusal[2]) if refusal else None
             found.append(Miscount(minute=minute, run=key, told=told, counted=counted, refusal=of))

@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import connection
 
+from agentstate.store import distribution
 from agentstate.store.effects import BEGUN, COUNTED_MAX, ENDED, SIGN_BEGUN, SIGN_ENDED
 from agentstate.store.errors import Invalid, NotFound, RunExpired
 from agentstate.store.payloads import RawJSON
@@ -250,7 +251,13 @@ def _read(key: str, **values: Any) -> list[tuple[Any, ...]]:
     ranges = _ranges(values.get("prefix", ""))
     values |= {"lows": [low for low, _ in ranges], "highs": [high for _, high in ranges]}
     with connection.cursor() as cursor:
-        cursor.execute(STORY, defaults | values)
+        statement = STORY
+        if distribution.is_distributed():
+            # Citus finds a run's worker by an id that it is told, not by a look into another table.
+            cursor.execute("SELECT id FROM agentstate_run WHERE key = %s", [key])
+            values["run_id"] = next((run_id for (run_id,) in cursor.fetchall()), None)
+            statement = STORY.replace("(SELECT id FROM r)", "%(run_id)s::uuid")
+        cursor.execute(statement, defaults | values)
         rows = cursor.fetchall()
     if not rows:
         raise NotFound(f"no run {key}", run=key)

@@ -16,6 +16,7 @@ WRITERS = {
     "feed.py",
     "upkeep.py",
     "partitions.py",
+    "distributed_sql.py",
     "keys.py",
     "alerts.py",
     "bulks.py",
