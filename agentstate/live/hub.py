@@ -47,7 +47,7 @@ AGAIN_SECONDS = 0.5
 # Of a hint to pages of many runs; more are told as "any".
 NAMED_MAX = 20
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 2.0
 ALIVE_EVERY_SECONDS = 5.0
 
 log = logging.getLogger(__name__)

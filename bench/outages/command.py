@@ -25,7 +25,7 @@ from bench.outages.site import Site
 from bench.torture.trial import move_in, new_folder, scratch
 
 # After the last part is back: the next outage finds a site at work, and not one that just began.
-SETTLE_SECONDS = 3.0
+SETTLE_SECONDS = 2.0
 NEVER_SECONDS = 60.0  # a part that was not back after so long is told as that
 BEAT = "SELECT last_value FROM pgmq.q_default_msg_id_seq"  # only beat sends to this queue
 FEED = "SELECT position FROM agentstate_feedhead"
