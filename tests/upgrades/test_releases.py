@@ -113,10 +113,11 @@ def client_of(url, site, name):
     return Client(url, site.key, worker=name, retry=RetryPolicy(total_seconds=30))
 
 
-# That release came without the layout of today (deploy/).
+# That release came without the layout of today (deploy/), so as its own `./run` did it.
 OLD_WEB = (
-    "uvicorn --host 127.0.0.1 --port {port} --lifespan off --ws none --no-access-log"
-    " --log-level warning agentstate.asgi:application"
+    "python -c 'import runpy, socket, sys;"
+    ' at = socket.create_server(("127.0.0.1", {port})); sys.argv = ["web", str(at.fileno())];'
+    ' runpy.run_module("agentstate.web", run_name="__main__")\''
 )
 
 
