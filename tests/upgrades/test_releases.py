@@ -269,7 +269,7 @@ def test_who_slept_through_an_upgrade_and_a_takeover_overwrites_nothing(
         late.join(120)
         assert isinstance(late.outcome, AgentStateError), late.outcome
         # What was read before all of it, written as if nothing had happened since.
-        stale = {"If-Match": f'"{seen.version}"', "Agentstate-Fence": str(held.lease.token)}
+        stale = {"If-Match": f'"v{seen.version}"', "Agentstate-Fence": str(held.lease.token)}
         for url in (old_web, new_web):
             asked = {"tags_add": ["late"]}
             status, problem = site.call(f"{url}/api/v1/runs/slept", asked, "PATCH", **stale)
