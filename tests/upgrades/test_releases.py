@@ -113,10 +113,11 @@ def client_of(url, site, name):
     return Client(url, site.key, worker=name, retry=RetryPolicy(total_seconds=30))
 
 
-# That release came without the layout of today (deploy/).
+# That release came without the layout of today (deploy/), so as its own `./run` did it.
 OLD_WEB = (
-    "uvicorn --host 127.0.0.1 --port {port} --lifespan off --ws none --no-access-log"
-    " --log-level warning agentstate.asgi:application"
+    "python -c 'import runpy, socket, sys;"
+    ' at = socket.create_server(("127.0.0.1", {port})); sys.argv = ["web", str(at.fileno())];'
+    ' runpy.run_module("agentstate.web", run_name="__main__")\''
 )
 
 
@@ -268,7 +269,7 @@ def test_who_slept_through_an_upgrade_and_a_takeover_overwrites_nothing(
         late.join(120)
         assert isinstance(late.outcome, AgentStateError), late.outcome
         # What was read before all of it, written as if nothing had happened since.
-        stale = {"If-Match": f'"{seen.version}"', "Agentstate-Fence": str(held.lease.token)}
+        stale = {"If-Match": f'"v{seen.version}"', "Agentstate-Fence": str(held.lease.token)}
         for url in (old_web, new_web):
             asked = {"tags_add": ["late"]}
             status, problem = site.call(f"{url}/api/v1/runs/slept", asked, "PATCH", **stale)
