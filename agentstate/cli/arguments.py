@@ -15,6 +15,7 @@ from agentstate.cli import (
     checks,
     doctor,
     drill,
+    integrations,
     people,
     records,
     site,
@@ -40,6 +41,7 @@ PASSED_ON: dict[str, Callable[[Sequence[str]], int]] = {
     "test-pg15": checks.test_pg15,
     "test-deep": checks.test_deep,
     "test-brokers": checks.test_brokers,
+    "test-integrations": integrations.test_integrations,
 }
 
 
@@ -371,6 +373,9 @@ def add_passed_on(commands: Commands) -> None:
     commands.add_parser("test-pg15", help="the tests on PostgreSQL 15, the oldest supported")
     commands.add_parser("test-deep", help="drills, made input and long stories")
     commands.add_parser("test-brokers", help="the tests of Celery on pgmq, RabbitMQ and Redis")
+    commands.add_parser(
+        "test-integrations", help="the client with LangGraph and others, in an environment apart"
+    )
     check = commands.add_parser(
         "check", help="format, lint, types, import layers, migrations, tests"
     )
