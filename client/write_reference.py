@@ -32,6 +32,10 @@ same arguments; what sends something is awaited, what iterates is an `async for`
 FIRST = ("Client", "Run", "Lease", "Budget", "Hold", "Step", "Effect", "Change")
 VALUES = ("records", "payloads", "retry")  # the modules of plain values
 TESTING = ("running_server", "Server", "Clock", "START", "ServerMissing", "ServerFailure")
+LANGGRAPH = (
+    "AgentStateSaver", "AsyncAgentStateSaver", "AgentStateStore", "AsyncAgentStateStore",
+    "ThreadMoved",
+)  # fmt: skip
 LONGEST_LINE = 96
 STARS = {"variadic positional": "*", "variadic keyword": "**"}
 DRAWN = ("├", "│", "└")
@@ -51,6 +55,7 @@ def made() -> str:
             *errors(package),
             *section("agentstate_client.testing", "", tested(package)),
             *fixtures(package),
+            *section("agentstate_client.langgraph", "", for_langgraph(package)),
         ]
     ).replace("\n\n\n", "\n\n")
 
@@ -83,6 +88,11 @@ def tested(package: griffe.Module) -> list[griffe.Object]:
     return [testing[name].final_target for name in TESTING]
 
 
+def for_langgraph(package: griffe.Module) -> list[griffe.Object]:
+    module = package["langgraph"]
+    return [module[name].final_target for name in LANGGRAPH]
+
+
 def section(title: str, text: str, objects: Iterable[griffe.Object]) -> Iterator[str]:
     yield from ("", f"## {title}", "", text)
     for one in objects:
@@ -107,7 +117,8 @@ def entry(one: griffe.Object) -> Iterator[str]:
 
 def is_called(one: griffe.Object) -> bool:
     """Whether its caller is who reads this: most handles are handed out and never made."""
-    return one.is_function or one.name == "Client" or one.path.split(".")[1] in VALUES
+    made = (*VALUES, "langgraph")
+    return one.is_function or one.name == "Client" or one.path.split(".")[1] in made
 
 
 def members(cls: griffe.Class) -> Iterator[griffe.Object]:

@@ -37,7 +37,6 @@ SEQ_MAX = 2**53 - 1
 TOKEN_MAX = 2**63 - 1
 HOLD_OFF_SECONDS_MAX = 86_400
 SLOTS_MAX = 1_000_000
-MAX_ATTEMPTS_MAX = 1_000
 SEARCH_CHARS = 200
 CURSOR_CHARS = 1_000
 PK_CHARS = 220
@@ -262,7 +261,7 @@ ClaimLimit = Annotated[int, _between(1, CLAIM_LIMIT), whole(1, CLAIM_LIMIT)]
 PerSecond = Annotated[int, _between(1, PER_SECOND_MAX), whole(1, PER_SECOND_MAX)]
 BrakeSeconds = Annotated[int, _between(1, BRAKE_SECONDS_MAX), whole(1, BRAKE_SECONDS_MAX)]
 HoldOffSeconds = Annotated[int, _between(0, HOLD_OFF_SECONDS_MAX), whole(0, HOLD_OFF_SECONDS_MAX)]
-MaxAttempts = Annotated[int, _between(1, MAX_ATTEMPTS_MAX), whole(1, MAX_ATTEMPTS_MAX)]
+MaxAttempts = Annotated[int, _between(1, names.ATTEMPTS_MAX), whole(1, names.ATTEMPTS_MAX)]
 
 
 def _check_counters(field: str, value: Any) -> dict[str, int]:

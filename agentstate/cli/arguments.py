@@ -17,6 +17,7 @@ from agentstate.cli import (
     drill,
     networks,
     outages,
+    integrations,
     people,
     records,
     site,
@@ -43,6 +44,7 @@ PASSED_ON: dict[str, Callable[[Sequence[str]], int]] = {
     "test-citus": checks.test_citus,
     "test-deep": checks.test_deep,
     "test-brokers": checks.test_brokers,
+    "test-integrations": integrations.test_integrations,
 }
 
 
@@ -418,6 +420,9 @@ def add_passed_on(commands: Commands) -> None:
     commands.add_parser("test-citus", help="the tests of a store that is distributed on Citus")
     commands.add_parser("test-deep", help="drills, made input and long stories")
     commands.add_parser("test-brokers", help="the tests of Celery on pgmq, RabbitMQ and Redis")
+    commands.add_parser(
+        "test-integrations", help="the client with LangGraph and others, in an environment apart"
+    )
     check = commands.add_parser(
         "check", help="format, lint, types, import layers, migrations, tests"
     )

@@ -204,7 +204,7 @@ class CreateRun(Command[RunCreated]):
             names.check_run_key("parent", self.parent)
         _check_moment("deadline_at", self.deadline_at)
         _check_status("deadline_policy", self.deadline_policy, ("report", "fail", "cancel"))
-        names.check_whole("max_attempts", self.max_attempts, at_least=1, at_most=1_000)
+        names.check_whole("max_attempts", self.max_attempts, at_least=1, at_most=names.ATTEMPTS_MAX)
         if len({b.name for b in self.budgets}) != len(self.budgets):
             raise Invalid("budgets", "each name once")
         if len(self.budgets) > BUDGETS_PER_RUN:
@@ -1297,7 +1297,7 @@ class ImportRun(Command[RunCreated]):
         if self.result is not None:
             check(self.result.text, path="result")
         names.check_whole("attempt", self.attempt, at_least=0, at_most=1_000_000)
-        names.check_whole("max_attempts", self.max_attempts, at_least=1, at_most=1_000)
+        names.check_whole("max_attempts", self.max_attempts, at_least=1, at_most=names.ATTEMPTS_MAX)
         for name in ("deadline_at", "created_at", "ended_at"):
             _check_moment(name, getattr(self, name))
         _check_status("deadline_policy", self.deadline_policy, ("report", "fail", "cancel"))

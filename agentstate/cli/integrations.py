@@ -1,0 +1,55 @@
+"""`./run test-integrations`: the client with the frameworks that it has something for.
+
+They are no dependencies of ours: their versions are in client/integrations/requirements.txt, and
+they are installed in var/integrations, the first time and whenever that file has changed.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentstate.cli.output import CommandFailure, progress
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TESTS = ROOT / "client" / "integrations"
+WANTED = TESTS / "requirements.txt"
+FOLDER = ROOT / "var" / "integrations"
+LINES_TOLD = 12
+
+
+def test_integrations(arguments: Sequence[str]) -> int:
+    """Run them; arguments go to pytest."""
+    python = integrations_python()
+    # The tests find the client where it lies, and the server's own Python in this checkout.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = kept | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "client" / "src"), str(TESTS)]),
+        "AGENTSTATE_CHECKOUT": str(ROOT),
+    }
+    command = [str(python), "-m", "pytest", "-p", "agentstate_client.testing.plugin", *arguments]
+    return subprocess.run(command, cwd=TESTS, env=environment, check=False).returncode
+
+
+def integrations_python() -> Path:
+    """The Python of their environment, made if need be. Raises CommandFailure with pip's words."""
+    mark = hashlib.sha256(WANTED.read_bytes()).hexdigest()
+    made_of, python = FOLDER / ".made-of", FOLDER / "bin" / "python"
+    if not made_of.exists() or made_of.read_text() != mark:
+        progress(f"frameworks are installed in {FOLDER.relative_to(ROOT)} …")
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        _carry_out([sys.executable, "-m", "venv", str(FOLDER)])
+        quiet = ["-q", "--disable-pip-version-check", "--require-hashes"]
+        _carry_out([str(python), "-m", "pip", "install", *quiet, "-r", str(WANTED)])
+        made_of.write_text(mark)
+    return python
+
+
+def _carry_out(command: list[str]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        told = "\n".join((done.stdout + done.stderr).splitlines()[-LINES_TOLD:])
+        raise CommandFailure(f"the frameworks cannot be installed:\n{told}")
