@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ANSWER_SECONDS = 60.0
+# The server ends a connection that rests for five; one that is used in that moment is lost.
+REST_SECONDS = 4.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TOTAL = re.compile(rb"\r\nserver-timing: *total;dur=([\d.]+)", re.IGNORECASE)
 
@@ -36,12 +38,14 @@ class Answer:
 
 
 class Talk:
-    """One connection to a site; it is opened with the first call and again after it was cut."""
+    """One connection to a site; it is opened with the first call, and again after it was cut or has
+    rested."""
 
     def __init__(self, port: int, key: str) -> None:
         self.port, self.key = port, key
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._used_at = 0.0
 
     async def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, object] = {}
@@ -65,6 +69,8 @@ class Talk:
             raise
 
     async def _asked(self, request: bytes, began: float) -> Answer:
+        if time.monotonic() - self._used_at > REST_SECONDS:
+            self.close()
         if self._writer is None or self._reader is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
         self._writer.write(request)
@@ -74,6 +80,7 @@ class Talk:
             raise EOFError("an answer without a length")
         body = await self._reader.readexactly(int(length[1]))
         took = (time.perf_counter() - began) * 1_000
+        self._used_at = time.monotonic()
         if b"connection: close" in head.lower():
             self.close()
         status = int(head[9:12])
