@@ -38,6 +38,7 @@ from agentstate.store import (
     looks,
     made,
     minutes,
+    outages,
     partitions,
     plain,
     renewals,
@@ -348,6 +349,7 @@ def _try(
         except DatabaseFailure as failed:
             tried.attempts, tried.last = tried.attempts + 1, _in_a_word(failed)
             ROLLED_BACK[tried.last] += 1
+            outages.note(failed)
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
