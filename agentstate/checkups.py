@@ -10,6 +10,7 @@ from django.db.migrations.executor import MigrationExecutor
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from agentstate.store import outages
 from agentstate.store.schema.releases import RELEASE_BEFORE
 
 BROKER_SECONDS = 1
@@ -26,8 +27,11 @@ def database() -> str:
         with connection.cursor() as cursor:
             cursor.execute(WRITABLE)
             in_recovery, read_only, restoring = cursor.fetchone()
+        full = not (in_recovery or read_only or outages.has_room())
     except DatabaseError:
         return "does not answer"
+    if full:
+        return "has no room left on its disk"
     if in_recovery:
         return "is in recovery, or a replica: it can only be read"
     if read_only:

@@ -48,13 +48,25 @@ _NAMED_SO = re.compile(
 _SECRET_LIKE = re.compile(
     r"""
     as_[0-9a-f]{16,}(?:_[\w-]+)?                                 # one of our API keys
-    | (?<=://)[^/@\s'"]+(?=@)                                    # user:password@ of an address
+    | (?<=://)[^\s'"<>@/:?\#]*:[^\s'"<>]+(?=@)                   # user:password@ of an address,
+    | (?<=://)[^/@\s'"]+(?=@)                                    # also unquoted as it must not be
+    | (?<=cookie:\s)[^\n]+                                       # the whole header
     | (?:(?<=bearer\s)|(?<=basic\s)|(?<=token\s))[\w.~+/=-]{8,}  # of an Authorization header
     | (?<=password=)(?:'(?:[^'\\]|\\.)*'|[^\s&;,'"]+)            # of a conninfo or an address
     | (?<=passwd=)[^\s&;,'"]+ | (?<=secret=)[^\s&;,'"]+ | (?<=api_key=)[^\s&;,'"]+
     | (?<=access_token=)[^\s&;,'"]+ | (?<=client_secret=)[^\s&;,'"]+ | (?<=code=)[^\s&;,'"]{16,}
     | (?<=agentstate_session=)[^\s;,'"]+ | (?<=agentstate_csrf=)[^\s;,'"]+
     | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*                        # a signed token (JWT)
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# A member that is named for a secret, as JSON, Python, a form or a header write it.
+_MEMBER = re.compile(
+    r"""
+    (?P<name>(?:passw(?:or)?d|passphrase|secret|api[_-]?key|(?:access|refresh|id|csrf
+        |session)[_-]?token|csrfmiddlewaretoken|private[_-]?key|session[_-]?key)[\w-]{0,20}["']?
+        \s{0,3}[:=]\s{0,3}\[?)
+    (?P<value>"(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' | [^\s&;,'"{}()\[\]<>]{4,})
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -177,6 +189,7 @@ def clean_text(text: str, at_most: int = TEXT_CHARS) -> str:
     """The text without secrets, unprintable characters escaped, cut to its bound."""
     # The bound comes last: half of a secret is one, too.
     text = _SECRET_LIKE.sub(HIDDEN, text[: at_most * 4])
+    text = _MEMBER.sub(lambda found: found["name"] + HIDDEN, text)
     if (configured := _configured()) is not None:
         text = configured.sub(HIDDEN, text)
     text = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -23,7 +23,7 @@ from agentstate.api import pacing
 from agentstate.api.bodies import Unacceptable
 from agentstate.api.problems import INTERNAL, fault, problem, request_id
 from agentstate.api.schemas import OPERATIONS
-from agentstate.outage import is_outage
+from agentstate.store import outages
 from agentstate.store.errors import Invalid, NotFound, Refusal, Unavailable, UnstorableText
 from agentstate.store.payloads import Malformed
 
@@ -169,10 +169,11 @@ def _refusal_of(request: HttpRequest, raised: Exception | type[Exception]) -> Re
         return Malformed(str(raised))
     if isinstance(raised, Http404):
         return NotFound("there is no such address")
-    if isinstance(raised, Exception) and is_outage(raised):
+    if isinstance(raised, Exception) and outages.is_one(raised):
         # The text may name hosts and users: it goes to the log, not to the caller.
         log.warning("request %s: the database: %s", request_id(request), raised)
-        return Unavailable("the database cannot be reached or is busy")
+        outages.note(raised)
+        return Unavailable(outages.in_words(raised))
     return None
 
 

@@ -226,6 +226,9 @@ def add_backup(commands: Commands) -> None:
         "to", type=Path, metavar="FILE|FOLDER",
         help="a file that is not there yet, or a folder: one named by the time",
     )  # fmt: skip
+    made.add_argument("--keep", type=whole(1, 100_000), metavar="N",
+                      help="with a folder: when this one is whole, remove all but the newest N "
+                           "that were named so")  # fmt: skip
     made.set_defaults(command=backups.backup)
 
 
@@ -246,6 +249,9 @@ def add_restore(commands: Commands) -> None:
                        help="go on with one that was stopped in between")  # fmt: skip
     back.add_argument("--replace", action="store_true",
                       help="there is something in the database: overwrite it")  # fmt: skip
+    back.add_argument("--end-keys", action="store_true",
+                      help="revoke every API key of the backup: one may have leaked since, "
+                           "or you cannot tell which were revoked")  # fmt: skip
     back.add_argument("--reason", default="", help="why; it stands in the audit trail")
     back.set_defaults(command=backups.restore)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import psycopg
 
 SUFFIX = ".dump"
+LISTED_MOST = 30
+NAMED_BY_TIME = re.compile(r"agentstate-\d{8}T\d{6}Z\.dump")
+DRAFT_SECONDS = 24 * 3_600
 # A row in any of these is somebody's: a store that was only made ready has none.
 OF_SOMEBODY = (
     "agentstate_run", "agentstate_budget", "agentstate_apikey", "agentstate_operatoraction",
@@ -77,6 +80,8 @@ def backup(options: argparse.Namespace) -> int:
 
     from agentstate import pg_tools, prepare
 
+    if options.keep is not None and not options.to.is_dir():
+        raise CommandFailure("--keep goes with a folder, in which the older ones are")
     began = time.monotonic()
     with running_server(), told_failures():
         with prepare.connect(settings.SESSION_PARTS) as session:
@@ -98,7 +103,25 @@ def backup(options: argparse.Namespace) -> int:
     if not os.environ.get("AGENTSTATE_SECRET_KEY", "").strip():
         progress(f"keep beside it: {settings.AGENTSTATE_HOME / 'secret-key'} opens what is sealed")
     result(str(file))
+    if options.keep is not None:
+        drop_older(options.to, keep=options.keep)
     return 0
+
+
+def drop_older(folder: Path, *, keep: int) -> None:
+    """Remove our own backups of a folder but the newest `keep`, by the time in their names.
+
+    Only once there is a new one that is whole: a backup that fails night after night takes none of
+    those away that did not. Drafts of a backup that was killed go when they are a day old.
+    """
+    kept = sorted(path for path in folder.iterdir() if NAMED_BY_TIME.fullmatch(path.name))
+    for old in kept[:-keep]:
+        old.unlink()
+        progress(f"removed {old.name}")
+    for draft in folder.glob(f".agentstate-*{SUFFIX}.*"):
+        if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
+            draft.unlink()
+            progress(f"removed {draft.name}, which was never finished")
 
 
 def file_of(wanted: Path) -> Path:
@@ -156,24 +179,39 @@ def restore(options: argparse.Namespace) -> int:
 
     if options.file is not None and not options.file.is_file():
         raise CommandFailure(f"there is no file {options.file}")
+    if options.finish and options.end_keys:
+        raise CommandFailure(
+            "--end-keys is said when a restore begins; for now: ./run keys --revoke"
+        )
     with only_start(settings.AGENTSTATE_HOME), running_server(), told_failures():
         if options.file is not None:
-            load_file(options.file, replace=options.replace, reason=options.reason)
+            load_file(
+                options.file,
+                replace=options.replace,
+                reason=options.reason,
+                end_keys=options.end_keys,
+            )
         elif options.already:
             refuse_others_of_ours()
-            begun = restoring.Begun(source="other means", reason=options.reason)
+            begun = restoring.Begun(
+                source="other means", reason=options.reason, end_keys=options.end_keys
+            )
             restoring.close_gate(begun)
         elif restoring.begun() is None:
             raise CommandFailure("there is no restore that was begun and not finished")
         done = prepare.prepare(report=progress).restored
-    if done is None:
-        raise CommandFailure("the restore was finished by another start")
-    tell(done)
+        if done is None:
+            raise CommandFailure("the restore was finished by another start")
+        tell(done)
     return 0
 
 
-def load_file(file: Path, *, replace: bool, reason: str) -> None:
-    """Put the backup in the place of what is there. Raises CommandFailure, with all as it was."""
+def load_file(file: Path, *, replace: bool, reason: str, end_keys: bool) -> None:
+    """Put the backup in the place of what is there. Raises CommandFailure, with all as it was.
+
+    end_keys: no key of the backup stays valid. Those that were revoked in the store that is
+    overwritten, and people who could not sign in to it any more, never come back.
+    """
     from django.conf import settings
 
     from agentstate import pg_tools, prepare
@@ -198,10 +236,12 @@ def load_file(file: Path, *, replace: bool, reason: str) -> None:
                 "in its place. Say --replace if that is meant; take a backup of it first"
             )
         floors = floors_of(session)
+        over, off = keys_over(session), people_off(session)
     progress(f"{file.name} is loaded …")
     begun = restoring.Begun(
-        source=file.name, reason=reason, feed_floor=floors[0], token_floor=floors[1]
-    )
+        source=file.name, reason=reason, feed_floor=floors[0], token_floor=floors[1],
+        keys_over=over, people_off=off, end_keys=end_keys,
+    )  # fmt: skip
     pg_tools.load(
         tools, settings.SESSION_PARTS, file, version=version,
         before=DROP_OURS.format(pattern=our_tables()),
@@ -262,6 +302,22 @@ def floors_of(session: "psycopg.Connection") -> tuple[int, int]:
     return int(position), int(token)
 
 
+def keys_over(session: "psycopg.Connection") -> list[str]:
+    """The ids of what was revoked in the store that is overwritten."""
+    if session.execute("SELECT to_regclass('agentstate_apikey')").fetchone() == (None,):
+        return []
+    asked = "SELECT id::text FROM agentstate_apikey WHERE revoked_at IS NOT NULL ORDER BY 1"
+    return [found for (found,) in session.execute(asked).fetchall()]
+
+
+def people_off(session: "psycopg.Connection") -> list[tuple[str, str]]:
+    """Who could not sign in any more to the store that is overwritten: name, time of making."""
+    if session.execute("SELECT to_regclass('auth_user')").fetchone() == (None,):
+        return []
+    asked = "SELECT username, date_joined FROM auth_user WHERE NOT is_active ORDER BY 1"
+    return [(name, made.isoformat()) for name, made in session.execute(asked).fetchall()]
+
+
 def our_tables() -> str:
     """A pattern, as a literal of SQL: tables of the installed apps, by their prefix."""
     from django.apps import apps
@@ -285,10 +341,39 @@ def tell(done: object) -> None:
         f"restored from {done.source}: {done.leases_ended} leases are ended, tokens go on behind "
         f"{done.token_begins}, the feed behind {done.feed_begins}"
     )
+    for number, what in (
+        (done.keys_ended, "API keys of the backup are revoked"),
+        (done.people_off, "people of the backup may not sign in"),
+    ):
+        if number:
+            progress(f"{number} {what}, as it was when it was overwritten, or as you said")
     progress(
-        "People, roles and API keys are those of the backup: what was revoked since is valid again "
-        "(./run keys). Everybody signs in anew. ./run manage verify derives everything anew."
+        "Everybody signs in anew, by the password of the backup. ./run manage verify derives "
+        "everything anew. What was revoked or switched off since the backup, where nothing could "
+        "be read of that, is valid again; look through these:"
     )
+    tell_who_may_come_in()
+
+
+def tell_who_may_come_in() -> None:
+    """Keys that are valid and people who may sign in, whoever was there last before others."""
+    from django.contrib.auth.models import User
+
+    from agentstate.store.keys import every_key
+
+    keys = [(f"key {one.name} ({','.join(one.scopes)})", one.last_used_at)
+            for one in every_key() if one.valid]  # fmt: skip
+    people = [(f"{one.username} ({', '.join(g.name for g in one.groups.all()) or 'no role'})",
+               one.last_login) for one in User.objects.filter(is_active=True)]  # fmt: skip
+    for some, never, how_to_end in (
+        (keys, "never used", "./run keys --revoke NAME"),
+        (people, "never signed in", "Admin → People"),
+    ):
+        some.sort(key=lambda one: one[1].timestamp() if one[1] else 0.0, reverse=True)
+        for name, at in some[:LISTED_MOST]:
+            progress(f"  {name}, {f'last there {at:%Y-%m-%d %H:%M} UTC' if at else never}")
+        if len(some) > LISTED_MOST:
+            progress(f"  and {len(some) - LISTED_MOST} more ({how_to_end})")
 
 
 @contextmanager

@@ -98,6 +98,7 @@ def look_at_store() -> Iterator[Finding]:
     from agentstate.doctor import background, database
     from agentstate.store import partitions, reads
 
+    yield from database.judge_room(database.has_room())
     missing = checkups.missing_migrations()
     yield from background.judge_migrations(missing)
     if missing:

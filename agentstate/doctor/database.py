@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import psycopg
+from django.db import DatabaseError
 
 from agentstate import postgres
 from agentstate.doctor.findings import Finding, problem, warning
 from agentstate.embedded import SUPPORTED
+from agentstate.store import outages
 
 SKEW_SECONDS = 2.0
 LONG_TRANSACTION_SECONDS = 3_600
@@ -167,6 +169,24 @@ def _writing(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def has_room() -> bool | None:
+    """Whether it can take more, by taking a megabyte for a moment; None: it could not be tried."""
+    try:
+        return outages.has_room(ask=True)
+    except DatabaseError:
+        return None  # read-only, or a right is missing: told by `judge`
+
+
+def judge_room(has_room: bool | None) -> Iterator[Finding]:
+    if has_room is False:
+        yield problem(
+            "database",
+            "it has no room left on its disk: it can be read, and nothing can be written",
+            "make room on the database's disk (logs, other files), or enlarge it; then let runs go "
+            "sooner (AGENTSTATE_RETAIN_SECONDS). Never remove anything in pg_wal",
+        )
+
+
 def _lasting(facts: Facts) -> Iterator[Finding]:
     keeps = {"fsync": facts.fsync, "full_page_writes": facts.full_page_writes}
     for name in [name for name, on in keeps.items() if not on]:
@@ -192,7 +212,7 @@ def _room(facts: Facts) -> Iterator[Finding]:
         yield warning(
             "database",
             f"{facts.connections} of {facts.connections_max} connections are taken",
-            "raise max_connections, or put a pooler before it (docs/operations.md, Sizing)",
+            "raise max_connections, or put a pooler before it (docs/sizing.md)",
         )
     if facts.oldest_transaction_seconds > LONG_TRANSACTION_SECONDS:
         yield warning(

@@ -36,7 +36,7 @@ def look_at_files(home: Path) -> Iterator[Finding]:
         yield problem(
             "files",
             f"others on this machine may read {key}, which signs sessions and opens what is sealed",
-            f"chmod 600 {key}, and make another key (docs/operations.md, Hardening)",
+            f"chmod 600 {key}, and make another key (docs/hardening.md, Secrets)",
         )
 
 

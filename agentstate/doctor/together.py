@@ -40,7 +40,7 @@ def _reached_from_elsewhere(settings: Any) -> Iterator[Finding]:
         yield warning(
             "settings",
             f"{', '.join(others)}: passwords and keys go over the network as they are",
-            "put a proxy with TLS before it and set AGENTSTATE_HTTPS=yes (docs/operations.md, TLS)",
+            "put a proxy with TLS before it and set AGENTSTATE_HTTPS=yes (docs/tls.md)",
         )
     if "*" in settings.ALLOWED_HOSTS:
         yield warning(

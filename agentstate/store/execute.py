@@ -26,7 +26,6 @@ from django.db import Error as DatabaseFailure
 from django.db import connection, connections, transaction
 
 from agentstate.django_postgres.turns import Away
-from agentstate.outage import is_read_only
 from agentstate.store import (
     aio,
     answers,
@@ -41,6 +40,7 @@ from agentstate.store import (
     looks,
     made,
     minutes,
+    outages,
     partitions,
     plain,
     renewals,
@@ -355,6 +355,7 @@ def _try(
         except DatabaseFailure as failed:
             tried.attempts, tried.last = tried.attempts + 1, _in_a_word(failed)
             ROLLED_BACK[tried.last] += 1
+            outages.note(failed)
             settled = _after(failed, batch)
             if settled is not None:
                 return settled
@@ -382,7 +383,7 @@ def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
         # The connection is gone. Before COMMIT nothing happened; during it, the database knows.
         connection.close()
         return _ask_how_it_ended(batch) if batch.decided else None
-    if is_read_only(failed):
+    if outages.state_of(failed) == outages.READ_ONLY:
         # It recovers, or stands by for another: which one writes now, a new connection finds.
         connection.close()
         return _unavailable(batch.asks, "the database can only be read at the moment")

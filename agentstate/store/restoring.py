@@ -18,13 +18,13 @@ from django.db import connection, transaction
 
 from agentstate.store.asks import Ask
 from agentstate.store.callers import SCOPES, Caller
-from agentstate.store.commands import ReclaimLease
+from agentstate.store.commands import ReclaimLease, RevokeKey
 from agentstate.store.errors import AlreadyTerminal, HolderChanged, NotFound
 from agentstate.store.execute import execute_all
 from agentstate.store.tries import record_action
 
 RESTORE = Caller(kind="system", name="restore", scopes=frozenset(SCOPES))
-LEASES_PER_PASS = 200
+LEASES_PER_PASS = KEYS_PER_PASS = 200
 # More than any PostgreSQL gives out, so that by the clock alone no number comes twice. With the
 # seconds since 2026 they stay below 2^53, which JSON's readers need, for 280 years.
 GIVEN_OUT_PER_SECOND = 1_000_000
@@ -82,6 +82,16 @@ FINISHED = """
 UPDATE agentstate_restore SET finished_at = agentstate_now() WHERE id = %(id)s
 RETURNING source, reason, feed_after, feed_begins, token_after, token_begins, leases_ended
 """
+KEYS_OVER = """
+SELECT name FROM agentstate_apikey
+WHERE revoked_at IS NULL AND (%(all)s OR id = ANY(%(ids)s::uuid[])) ORDER BY name
+"""
+# By when they were made as well: another store may have somebody of the same name.
+SWITCH_OFF = """
+UPDATE auth_user SET is_active = false WHERE is_active AND (username, date_joined) IN (
+    SELECT name, made FROM json_to_recordset(%(people)s) AS off (name text, made timestamptz))
+RETURNING username
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +99,23 @@ class Begun:
     """What whoever closed the gate wrote down. source: the backup. reason: why, in words.
 
     feed_floor, token_floor: how far the store had come that was overwritten; 0: nobody knows.
+    keys_over: ids of keys that were revoked in it. people_off: name and time of making of people
+    who could not sign in to it any more. end_keys: every key of the backup ends.
     """
 
     source: str
     reason: str = ""
     feed_floor: int = 0
     token_floor: int = 0
+    keys_over: Sequence[str] = ()
+    people_off: Sequence[Sequence[str]] = ()
+    end_keys: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Restored:
-    """feed_begins, token_begins: all that is given out from now on is greater."""
+    """feed_begins, token_begins: all that is given out from now on is greater. keys_ended,
+    people_off: how many were valid in the backup, and are not any more."""
 
     source: str
     reason: str
@@ -108,6 +124,8 @@ class Restored:
     token_after: int
     token_begins: int
     leases_ended: int
+    keys_ended: int = 0
+    people_off: int = 0
 
 
 def closing_sql(begun: Begun) -> str:
@@ -160,10 +178,13 @@ def finish(*, report: Callable[[str], None], end_sessions: Callable[[], int]) ->
     pass_gate()
     number = _go_ahead(noted)
     _end_leases(number, noted, report)
+    keys_ended = _end_keys(noted)
     with transaction.atomic(), connection.cursor() as cursor:
         sessions = end_sessions()
+        people_off = _switch_off(noted)
         cursor.execute(FINISHED, {"id": number})
-        done = Restored(**dict(zip(Restored.__slots__, cursor.fetchone(), strict=True)))
+        found = (*cursor.fetchone(), keys_ended, people_off)
+        done = Restored(*found)
         told = {name: getattr(done, name) for name in Restored.__slots__ if name != "reason"}
         record_action(
             by=RESTORE,
@@ -235,6 +256,44 @@ def _end_leases(number: int, noted: Begun, report: Callable[[str], None]) -> Non
         ended += count
         after = held[-1][0]
         report(f"{ended} leases are ended …")
+
+
+def _end_keys(noted: Begun) -> int:
+    """Revoke the keys that are not to come back, each with the reason in the audit; how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(KEYS_OVER, {"all": noted.end_keys, "ids": list(noted.keys_over)})
+        over = [name for (name,) in cursor.fetchall()]
+    why = "ended" if noted.end_keys else "was revoked after the backup"
+    reason = f"{why}; the store was restored from {noted.source}"[:200]
+    for first in range(0, len(over), KEYS_PER_PASS):
+        asks = [
+            Ask(command=RevokeKey(name=name, reason=reason), by=RESTORE)
+            for name in over[first : first + KEYS_PER_PASS]
+        ]
+        for outcome in execute_all(asks):
+            if isinstance(outcome, Exception):
+                raise outcome
+    return len(over)
+
+
+def _switch_off(noted: Begun) -> int:
+    """Let nobody sign in again who could not any more; how many that were."""
+    if not noted.people_off:
+        return 0
+    people = [{"name": name, "made": made} for name, made in noted.people_off]
+    with connection.cursor() as cursor:
+        cursor.execute(SWITCH_OFF, {"people": json.dumps(people)})
+        names = [name for (name,) in cursor.fetchall()]
+    for name in names:
+        record_action(
+            by=RESTORE,
+            action="person.changed",
+            thing=name,
+            reason="could not sign in any more when the store was overwritten",
+            before={"active": True},
+            after={"active": False},
+        )
+    return len(names)
 
 
 def _held(after: str) -> Sequence[Any]:

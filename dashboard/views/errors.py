@@ -10,7 +10,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 
-from agentstate.outage import is_outage
+from agentstate.store import outages
 from agentstate.store.payloads import BODY_BYTES_MAX
 
 RETRY_SECONDS = "5"
@@ -66,11 +66,12 @@ def broken(request: HttpRequest) -> HttpResponse:
     """Something of ours failed. A database that cannot be reached is told apart."""
     context = {"request_id": getattr(request, "request_id", "")}
     status, headers = 500, {}
-    if is_outage(sys.exception()):
+    failed = sys.exception()
+    if failed is not None and outages.is_one(failed):
         status, headers = 503, {"Retry-After": RETRY_SECONDS}
         context |= {
             "code": "503",
-            "title": "The database cannot be reached",
+            "title": outages.TITLES.get(outages.state_of(failed), "The database cannot be reached"),
             "text": "Nothing was changed. Workers are told to try again; so can you, in a moment.",
         }
     return HttpResponse(render_to_string("500.html", context), status=status, headers=headers)

@@ -1,9 +1,13 @@
 """Health for machines: a process that can work, and jobs that somebody outside watches."""
 
+import psycopg
+from django.db import OperationalError, connection
 from django.test import Client
 
 from agentstate import checkups
+from agentstate.store import outages
 from agentstate.store.upkeep import JOBS, beat
+from tests.store.asking import rows
 
 
 def all_jobs_run():
@@ -63,6 +67,49 @@ def test_readiness_without_a_database_asks_nothing_else(transactional_db, anonym
         "jobs": "unknown",
     }  # fmt: skip
     assert anonymous.get("/health/live")["status"] == "live"
+
+
+def full_disk():
+    """What Django raises when PostgreSQL cannot extend a table."""
+    failed = OperationalError("could not extend file")
+    failed.__cause__ = psycopg.errors.DiskFull("could not extend file: No space left on device")
+    return failed
+
+
+def test_readiness_says_that_the_disk_is_full_until_it_is_not(
+    transactional_db, anonymous, monkeypatch
+):
+    monkeypatch.setattr(outages._Met, "full", False)
+    assert anonymous.get("/health/ready")["checks"]["database"] == "ok"
+    outages.note(full_disk())
+    really = outages.TAKE_ROOM
+    # What PostgreSQL says with this code; the real thing is in tests/bootstrap/test_full_disk.py.
+    no_room = "DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$"
+    monkeypatch.setattr(outages, "TAKE_ROOM", no_room)
+    for _ in range(2):
+        found = anonymous.get("/health/ready")
+        assert found.refused == (503, "unavailable")
+        assert found["checks"]["database"] == "has no room left on its disk"
+    monkeypatch.setattr(outages, "TAKE_ROOM", really)
+    assert anonymous.get("/health/ready")["checks"]["database"] == "ok"
+    assert outages._Met.full is False
+    assert rows("SELECT to_regclass('pg_temp.agentstate_room')") == [(None,)]
+
+
+def test_a_database_that_can_only_be_read_is_503_for_whoever_writes(transactional_db, api):
+    api.create("42")
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = on")
+    try:
+        refused = api.append("42")
+        assert refused.refused == (503, "unavailable")
+        assert refused["detail"] == "the database can only be read now"
+        assert refused.headers["Retry-After"]
+        assert api.get("/runs/42").status == 200
+        assert api.get("/health/ready")["checks"]["database"] == "is read-only"
+    finally:
+        connection.close()
+    assert api.append("42").status == 201
 
 
 def test_a_load_balancer_asks_by_whatever_name_it_has(db):

@@ -1,11 +1,13 @@
 """`./run backup` and `./run restore` as a person types them."""
 
 import json
+import os
 import urllib.error
 import urllib.request
 
 import pytest
 
+from agentstate.cli import backups
 from tests.bootstrap.sites import begin, end, run, wait_for_start
 
 MAKE_RUN = """
@@ -64,8 +66,10 @@ def test_a_site_is_backed_up_at_work_and_restored_only_when_that_is_meant(open_f
     assert run(home, "restore", str(file), "--finish").returncode == 2
     assert run(home, "restore", "--finish").returncode == 1
 
+    assert run(home, "restore", "--finish", "--end-keys").returncode == 1
     done = run(home, "restore", str(file), "--replace", "--reason", "a trial")
     assert done.returncode == 0, done.stderr
+    assert "key k (read,write), last there 20" in done.stderr
     assert f"restored from {file.name}: 1 leases are ended" in done.stdout
     assert run(home, "manage", "verify").returncode == 0
     # As if it had been killed before it was done: the next start goes on with it.
@@ -82,6 +86,21 @@ def test_a_site_is_backed_up_at_work_and_restored_only_when_that_is_meant(open_f
         assert (status, lease["token"] > 10**12) == (200, True)
     finally:
         end(site)
+
+
+def test_of_a_folder_the_newest_stay_and_what_is_not_ours_does_too(tmp_path, capsys):
+    names = [f"agentstate-202611{day:02}T030000Z.dump" for day in range(1, 8)]
+    others = ["agentstate-before-the-upgrade.dump", "agentstate-20261101T030000Z.dump.gpg", "x"]
+    for name in [*names, *others, ".agentstate-20261107T030000Z.dump.77"]:
+        (tmp_path / name).touch()
+    # Begun days ago and killed. One that was begun just now may be another backup at work.
+    killed = tmp_path / ".agentstate-20261103T030000Z.dump.12"
+    killed.touch()
+    os.utime(killed, (1, 1))
+    backups.drop_older(tmp_path, keep=3)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == sorted([*names[-3:], *others, ".agentstate-20261107T030000Z.dump.77"])
+    assert "removed agentstate-20261101T030000Z.dump" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -107,6 +107,10 @@ def test_a_proxy_passes_hints_on_and_believes_no_client():
         assert line in live
     assert "X-Forwarded-For $remote_addr;" in nginx
     assert "non_idempotent" not in nginx
+    haproxy = (DEPLOY / "proxies" / "haproxy.cfg").read_text()
+    assert "retry-on conn-failure " in haproxy
+    assert haproxy.index("del-header X-Forwarded-For") < haproxy.index("use_backend")
+    assert "compression" not in haproxy
     caddy = (DEPLOY / "proxies" / "Caddyfile").read_text()
     assert "flush_interval -1" in caddy[caddy.index("handle /live/*") :].split("}")[0]
 
@@ -118,11 +122,57 @@ def test_each_setting_of_the_example_is_one_that_is_read():
     assert named - told == set()
 
 
+PAGES = ("operations", "sizing", "tls", "proxies", "hardening")
+
+
 def test_what_operations_names_is_there():
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
     named = set(re.findall(r"`(deploy/[\w./@-]+)`", text))
     assert len(named) >= 8
     assert [name for name in named if not (ROOT / name).exists()] == []
+    told = set(re.findall(r"`?(AGENTSTATE_\w+)", text))
+    settings = (ROOT / "docs" / "settings.md").read_text()
+    assert [name for name in told if name not in settings] == []
+    metrics = set(re.findall(r"agentstate_[a-z]+_\w+", text))
+    assert [
+        name for name in metrics if name not in (ROOT / "docs" / "metrics.md").read_text()
+    ] == []
     commands_named = set(re.findall(r"\./run ([a-z-]+)", text))
     source = (ROOT / "agentstate" / "cli" / "arguments.py").read_text()
     assert [name for name in commands_named if f'"{name}"' not in source] == []
+
+
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]+))?\)")
+
+
+def anchors(page):
+    """What the headings of a page can be linked by, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    bare = (re.sub(r"[^\w\s-]", "", heading.lower()) for heading in headings)
+    return {re.sub(r"\s", "-", heading) for heading in bare}
+
+
+@pytest.mark.parametrize("page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"],
+                         ids=lambda page: page.name)  # fmt: skip
+def test_each_link_of_a_page_leads_somewhere(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target, anchor in LINK.findall(re.sub(r"`[^`\n]*`", "", prose)):
+        if "://" in target or target.startswith("/"):
+            continue
+        found = page.parent / target if target else page
+        assert found.exists(), target
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{target}#{anchor}"
+
+
+def test_only_the_containers_of_the_site_know_its_secrets():
+    services = compose()["services"]
+    assert [name for name, one in services.items() if "env_file" in one] == [
+        name for name, one in services.items() if one["image"] == "agentstate"
+    ]
+    assert services["proxy"]["networks"] == ["front"]
+    assert services["postgres"]["networks"] == ["back"]
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    for secret in ("deploy/agentstate.env", "deploy/database-password"):
+        assert secret in ignored
+        assert secret in (ROOT / ".gitignore").read_text().splitlines()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 
 import pytest
 from django.conf import settings
@@ -28,7 +29,40 @@ SECRETS = {
     "id eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl": "eyJzdWIiOiIxIn0",
     f"SECRET_KEY {settings.SECRET_KEY}": settings.SECRET_KEY,
     f"{'x' * 3_990}{KEY}": KEY[:20],
+    # As callers, libraries and stacks write it.
+    "{'name': 'ada', 'password': 'correct horse'}": "correct horse",
+    '{"client_secret": "a \\"quoted\\" one"}': "quoted",
+    "<QueryDict: {'csrfmiddlewaretoken': ['x'], 'new_password1': ['battery staple']}>": "staple",
+    "SMTPAuthenticationError: user ada, password: battery": "battery",
+    "AGENTSTATE_SECRET_KEY=abcdef-ghijkl is too short": "abcdef-ghijkl",
+    "connection to postgresql://app:p@ss/w:rd@db:5432/x failed": "ss/w:rd",
+    "redis://:onlyapassword@cache:6379/0": "onlyapassword",
+    "Set-Cookie: agentstate_session=abc; HttpOnly": "abc;",
+    "cookie: a=b; agentstate_csrf=ghijklmnop; c=d": "ghijklmnop",
+    "otpauth://totp/agentstate:ada?secret=JBSWY3DPEHPK3PXP&issuer=x": "JBSWY3DPEHPK3PXP",
+    "X-Api-Key: 0123456789abcdef": "0123456789abcdef",
+    "refresh_token=1//0abcdefghij": "0abcdefghij",
 }
+HARMLESS = (
+    "run 42: the token 17 was superseded by 18",
+    "https://agents.example.org/runs/42?q=status:failed",
+    "secrets are taken out; see docs/hardening.md#secrets",
+    "the password was changed",
+    "GET /api/v1/runs/a:b@c",
+    "fence=813 unit=run:42 owner=w-1@host:8000",
+)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_is_left_as_it_is(text):
+    assert logs.clean_text(text) == text
+
+
+def test_a_long_text_is_looked_through_in_no_time():
+    text = ("password" * 20 + "secret_" * 20 + "://a:" + "b" * 50 + "'\"\\" * 9) * 200
+    began = time.process_time()
+    logs.clean_text(text, logs.TRACE_CHARS)
+    assert time.process_time() - began < 1
 
 
 def write(style, message, *arguments, error=None, **extra):

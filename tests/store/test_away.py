@@ -8,7 +8,7 @@ from django.db import DatabaseError, connection
 from psycopg import errors
 
 from agentstate.django_postgres.turns import Away
-from agentstate.outage import is_outage
+from agentstate.store import outages
 from agentstate.store.asks import Ask
 from agentstate.store.commands import Append
 from tests.store.asking import FLEET, event
@@ -55,4 +55,4 @@ def test_it_is_tried_again_for_a_moment_only(store, nobody_there):
 def test_one_that_can_only_be_read_is_an_outage_and_a_fault_of_ours_is_none(cause, is_one):
     failed = DatabaseError("x")
     failed.__cause__ = cause("x")
-    assert is_outage(failed) is is_one
+    assert outages.is_one(failed) is is_one

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from psycopg import sql
 
@@ -16,6 +17,7 @@ from agentstate import pg_tools, postgres
 from agentstate.cli import backups
 from agentstate.prepare import end_sessions
 from agentstate.store import audit, feed, keys, restoring
+from agentstate.store.callers import SYSTEM
 from agentstate.store.commands import SetCheckpoint
 from agentstate.store.errors import CursorExpired, StaleFence, Unavailable
 from agentstate.store.restoring import Begun
@@ -44,7 +46,7 @@ def dump(to: Path) -> None:
 
 
 @contextmanager
-def loaded(file: Path, *, times: int = 1) -> Iterator[None]:
+def loaded(file: Path, *, times: int = 1, begun: Begun = BACKUP) -> Iterator[None]:
     """Be connected to a database of its own with the backup in it, the gate closed."""
     usual = connection.settings_dict["NAME"]
     name = f"{usual}_restored"
@@ -59,7 +61,7 @@ def loaded(file: Path, *, times: int = 1) -> Iterator[None]:
                 pg_tools.load(
                     pg_tools.find(version, reading=file), parts(name), file, version=version,
                     before=DROP_TESTS + backups.DROP_OURS.format(pattern=backups.our_tables()),
-                    after=f"SET search_path = public;{restoring.closing_sql(BACKUP)}",
+                    after=f"SET search_path = public;{restoring.closing_sql(begun)}",
                 )  # fmt: skip
             connection.settings_dict["NAME"] = name
             yield
@@ -234,3 +236,56 @@ def test_a_password_is_in_no_argument_and_no_environment():
         pg_tools.connected({"password": "a\nhost=elsewhere"}),
     ):
         pass
+
+
+def valid_keys() -> list[str]:
+    return [one.name for one in keys.every_key() if one.valid]
+
+
+def test_what_was_revoked_in_the_store_that_is_overwritten_stays_so(store, backup):
+    for name in ("kept", "leaked", "old"):
+        keys.create_key(name=name, scopes=["read"], by=SYSTEM)
+    people = [User.objects.create_user(name) for name in ("ada", "bob", "zoe")]
+    keys.revoke_key(name="old", by=SYSTEM)
+    dump(backup)
+    keys.revoke_key(name="leaked", by=SYSTEM)
+    User.objects.filter(username="bob").update(is_active=False)
+    with psycopg.connect(postgres.conninfo(parts(connection.settings_dict["NAME"]))) as session:
+        over, off = backups.keys_over(session), backups.people_off(session)
+    assert len(over) == 2
+    # Somebody else of that name, in a store that has nothing to do with the backup.
+    off.append(("zoe", (people[2].date_joined - timedelta(days=1)).isoformat()))
+
+    with loaded(backup, begun=Begun(source="monday.dump", keys_over=over, people_off=off)):
+        assert valid_keys() == ["kept", "leaked"]
+        done = finish()
+        assert (done.keys_ended, done.people_off) == (1, 1)
+        assert valid_keys() == ["kept"]
+        active = User.objects.filter(is_active=True).order_by("username")
+        assert [one.username for one in active] == ["ada", "zoe"]
+        told = rows("SELECT action, object, reason FROM agentstate_operatoraction ORDER BY id")
+        assert ("key.revoked", "leaked") in [row[:2] for row in told]
+        assert ("person.changed", "bob") in [row[:2] for row in told]
+        assert "was revoked after the backup" in str(told)
+
+
+def test_every_key_of_a_backup_can_be_ended_also_when_that_is_stopped_in_between(
+    store, backup, monkeypatch
+):
+    for n in range(3):
+        keys.create_key(name=f"k{n}", scopes=["read"], by=SYSTEM)
+    dump(backup)
+    monkeypatch.setattr(restoring, "KEYS_PER_PASS", 2)
+    with loaded(backup, begun=Begun(source="monday.dump", end_keys=True)):
+
+        class Stopped(Exception):
+            pass
+
+        def stop() -> int:
+            raise Stopped
+
+        with pytest.raises(Stopped):
+            restoring.finish(report=lambda _: None, end_sessions=stop)
+        done = finish()
+        assert (restoring.begun(), valid_keys()) == (None, [])
+        assert done.leases_ended == 0
