@@ -69,7 +69,7 @@ def test_a_site_is_backed_up_at_work_and_restored_only_when_that_is_meant(open_f
     assert run(home, "restore", "--finish", "--end-keys").returncode == 1
     done = run(home, "restore", str(file), "--replace", "--reason", "a trial")
     assert done.returncode == 0, done.stderr
-    assert "key k (read,write), last there 20" in done.stderr
+    assert "key k (read,write), never used" in done.stderr
     assert f"restored from {file.name}: 1 leases are ended" in done.stdout
     assert run(home, "manage", "verify").returncode == 0
     # As if it had been killed before it was done: the next start goes on with it.
