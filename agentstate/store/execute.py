@@ -386,7 +386,7 @@ def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
     if outages.state_of(failed) == outages.READ_ONLY:
         # It recovers, or stands by for another: which one writes now, a new connection finds.
         connection.close()
-        return _unavailable(batch.asks, "the database can only be read at the moment")
+        return _unavailable(batch.asks, outages.WORDS[outages.READ_ONLY])
     if state == psycopg.errors.CheckViolation.sqlstate and _no_partition(cause):
         partitions.ensure_ahead()
         return None
