@@ -98,8 +98,7 @@ def test_readiness_says_that_the_disk_is_full_until_it_is_not(
 
 def test_a_database_that_can_only_be_read_is_503_for_whoever_writes(transactional_db, api):
     api.create("42")
-    with connection.cursor() as cursor:
-        cursor.execute("SET default_transaction_read_only = on")
+    only_read("SET default_transaction_read_only = on")
     try:
         refused = api.append("42")
         assert refused.refused == (503, "unavailable")
@@ -108,8 +107,16 @@ def test_a_database_that_can_only_be_read_is_503_for_whoever_writes(transactiona
         assert api.get("/runs/42").status == 200
         assert api.get("/health/ready")["checks"]["database"] == "is read-only"
     finally:
-        connection.close()
+        only_read("RESET default_transaction_read_only")
     assert api.append("42").status == 201
+
+
+def only_read(setting):
+    """For every session from now on: who met it connects anew, another host may take writes."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_read_only = off")
+        cursor.execute(f'ALTER DATABASE "{connection.settings_dict["NAME"]}" {setting}')
+    connection.close()
 
 
 def test_a_load_balancer_asks_by_whatever_name_it_has(db):
