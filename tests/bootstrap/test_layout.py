@@ -15,7 +15,7 @@ from tests.bootstrap.layout import DEPLOY, Layout, Listener, patiently, status_o
 
 pytestmark = pytest.mark.long
 JOBS = "SELECT count(*) FROM agentstate_heartbeat WHERE passes > 0 AND failed IS NULL"
-LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'agentstate live'"
 
 
 def begun_and_left(site, name):
