@@ -76,7 +76,7 @@ async def send_hints(
 
     At its end at once if others of the person have taken the last place meanwhile. While the client
     keeps up hints go straight to its line, and this only waits: hundreds of pages are told at once,
-    and to wake each one's task to write the same text takes ten times as long.
+    and to wake each one's task for the same text is time that the writers lose.
     """
     watched, source = watch(People), hub()
     if source.streams_of(user) >= STREAMS_PER_PERSON_MAX:

@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class Part:
         return min(found) - at if found else None
 
 
-class Probe(threading.Thread):
+class Probe(threading.Thread, ABC):
     """A thread that asks one part or several."""
 
     def __init__(self, name: str, stopping: threading.Event, *parts: str) -> None:
@@ -61,8 +62,9 @@ class Probe(threading.Thread):
         except Exception as failed:  # whatever it is, the verdict tells it
             self.trouble.append(f"{self.name}: {failed!r}")
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """Ask until `stopping` is set."""
 
 
 # --- calls ----------------------------------------------------------------------------------------
