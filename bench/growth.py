@@ -26,9 +26,7 @@ from bench.crew import in_threads
 from bench.grounds import ask, exponent, median, ms
 from bench.report import Goal, Options, Report, Table
 
-ABOUT = (
-    "What grows with what: append, renew, claim and reads at three sizes of runs, events, workers"
-)
+ABOUT = "What grows with what: writes, claims and reads at three sizes of runs, events, workers"
 
 TIMES = (1, 4, 16)
 CLAIMABLE, HELD = 2_000, 64
@@ -57,10 +55,13 @@ class Bench:
     what another bench did here."""
 
     def __init__(self, prefix: str, *, claimable: int, runs: int) -> None:
-        from agentstate.store.commands import CreateRun
+        from agentstate.store.commands import CreateBudget, CreateRun, NewBudget
 
         self.prefix, self.runs = prefix, runs
         self.held = grounds.make_held(HELD, prefix=f"{prefix}-held")
+        for key, token in self.held:
+            tokens = NewBudget(name="tokens", cap=10**9)
+            ask(CreateBudget(run=key, budget=tokens, fence=token))
         self._turn = itertools.count()
         for number in range(claimable):
             ask(CreateRun(key=f"{prefix}-claim-{number:05d}", task=f"{prefix}-claim"))
@@ -68,6 +69,7 @@ class Bench:
     def calls(self) -> dict[str, Callable[[], Any]]:
         return {
             "append": self.append,
+            "spend": self.spend,
             "renew": self.renew,
             "claim": self.claim,
             "story page": self.story,
@@ -84,6 +86,14 @@ class Bench:
         key, token = run or self.held[n % HELD]
         new = NewEvent(type="step.done", data=RawJSON(DATA), id=f"{self.prefix}-{n}")
         ask(Append(run=key, events=(new,), fence=token, add={"steps": 1}))
+
+    def spend(self, run: tuple[str, int] | None = None) -> None:
+        from agentstate.store.commands import Charge, Spend
+
+        n = next(self._turn)
+        key, token = run or self.held[n % HELD]
+        charge = Charge(budget="tokens", amount=1, id=f"{self.prefix}-{n}")
+        ask(Spend(run=key, charge=charge, fence=token))
 
     def renew(self, run: tuple[str, int] | None = None) -> None:
         from agentstate.store.commands import RenewLease

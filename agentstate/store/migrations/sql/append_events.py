@@ -4,7 +4,8 @@
 # refusals are. The rows are locked first; each statement after that has a snapshot of its own, so
 # the clock and the rows are those under the lock. Of several for one run all are done or none.
 # `ahead` and the sums are those of rules/pacing.py and rules/deciding/runs.py. Why no loop over the
-# asks: docs/decisions/0029-hot-path.md. Settings: see rowsql.BEGIN.
+# asks: docs/decisions/0029-hot-path.md. Settings: see rowsql.BEGIN. Runs are looked up by their key,
+# one for each ask: as a join, and with no more than some thousand runs, all of them were read.
 # Of an ask: `size` events, numbered from last_seq + before + 1, all of its version; it is the nth of
 # `many` for its run, which get `events_in_all`.
 APPEND_EVENTS = """
@@ -16,7 +17,8 @@ DECLARE
     done json;
 BEGIN
     PERFORM set_config('lock_timeout', patience, true), set_config('enable_seqscan', 'off', true),
-        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+        set_config('plan_cache_mode', 'force_generic_plan', true);
     PERFORM FROM agentstate_run WHERE key = ANY (ARRAY(
         SELECT w.run FROM json_to_recordset(asks) AS w (run text)))
         ORDER BY id FOR NO KEY UPDATE;
@@ -31,7 +33,7 @@ BEGIN
         FROM json_to_recordset(asks) AS w (n int, run text, seq bigint, version bigint, token bigint,
             seen bool, principal text, gap interval, burst interval, size int, events json,
             ids text[], types text[], add text, request_id text)
-        JOIN agentstate_run r ON r.key = w.run
+        CROSS JOIN LATERAL (SELECT * FROM agentstate_run WHERE key = w.run LIMIT 1) r
         WHERE r.status <> ALL (terminal)
             AND (r.expires_at IS NULL OR r.expires_at > at_ OR r.hold)
             AND (r.brake_until IS NULL OR r.brake_until <= at_)
@@ -88,3 +90,4 @@ END $$;
 DROP_APPEND_EVENTS = """
 DROP FUNCTION agentstate_append_events(json, text, text[], bigint, int, interval);
 """
+REPLACE_APPEND_EVENTS = APPEND_EVENTS.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
