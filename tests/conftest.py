@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if file in WAITING and "[async" in item.name and not item.get_closest_marker("long"):
             item.add_marker(pytest.mark.long)
             item.add_marker(pytest.mark.many)
+        if item.get_closest_marker("deep"):  # of the long ones, whoever forgot to say so
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ def small_disk(open_folder):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.deep
 def test_a_full_disk_is_told_and_nothing_is_lost(small_disk):
     with Layout(small_disk) as site:

@@ -142,6 +142,7 @@ class Lines:
         return any(text in line for line in self.lines)
 
 
+@pytest.mark.long
 @pytest.mark.deep
 @pytest.mark.parametrize("name", ["nginx", "caddy", "haproxy"])
 def test_a_proxy_passes_streams_on_at_once_and_believes_no_client(open_folder, name):
