@@ -228,18 +228,20 @@ def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
 def _of_reachable(asks: Sequence[Ask], tried: _Tried) -> list[Outcome] | None:
     """A batch; whoever writes to a run whose worker is away is told so at once."""
     away = _away(asks)
-    left = [n for n in range(len(asks)) if n not in away]
-    outcomes: list[Outcome] = [Unavailable(workers_away.WORDS, retry_after_ms=1_000) for _ in asks]
-    if left:
+    left = [ask for n, ask in enumerate(asks) if n not in away] if away else asks
+    if not left:
+        done: list[Outcome] | None = []
+    else:
         done = _short_first(
-            [asks[n] for n in left] if away else asks, tried,
-            lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH,
-        )  # fmt: skip
-        if done is None or not away:
-            return done
-        for n, outcome in zip(left, done, strict=True):
-            outcomes[n] = outcome
-    return outcomes
+            left, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH
+        )
+    if done is None or not away:
+        return done
+    others = iter(done)
+    return [
+        Unavailable(workers_away.WORDS, retry_after_ms=1_000) if n in away else next(others)
+        for n in range(len(asks))
+    ]
 
 
 def _away(asks: Sequence[Ask]) -> frozenset[int]:
