@@ -95,7 +95,7 @@ def look_at_store() -> Iterator[Finding]:
     from django.conf import settings
 
     from agentstate import checkups
-    from agentstate.doctor import background, database
+    from agentstate.doctor import background, database, distribution
     from agentstate.store import partitions, reads
 
     yield from database.judge_room(database.has_room())
@@ -107,6 +107,7 @@ def look_at_store() -> Iterator[Finding]:
     yield from background.judge_broker(checkups.broker(), embedded=in_database)
     yield from background.judge_jobs(reads.heartbeats())
     yield from database.judge_weeks(partitions.weeks_ahead())
+    yield from distribution.look()
 
 
 def look_at_web(url: str) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 
 from django.db import transaction
 
-from agentstate.store import flights, keyed, listeners, minutes
+from agentstate.store import flights, keyed, listeners, minutes, workers_away
 from agentstate.store import rowsql as sql
 from agentstate.store.answers import kept
 from agentstate.store.asks import Ask, Outcome
@@ -90,7 +90,8 @@ QUIET = QuietTimes()
 def choose(asks: Sequence[Ask]) -> list[int]:
     """The places of claims; of one idempotency key the first."""
     found = [n for n, ask in enumerate(asks) if type(ask.command) is ClaimRuns]
-    if not found:
+    # While a worker is away, the rule chooses: it passes by that worker's runs.
+    if not found or workers_away.known():
         return []
     first = keyed.first_of_each([asks[n] for n in found])
     return [place for n, place in enumerate(found) if n in first]

@@ -24,6 +24,8 @@ ADVISORY_LOCK = 7217
 # the coordinator's own limit is not sent along.
 LOCK_TIMEOUT_ON_WORKERS = "10s"
 DISTRIBUTED, LOCAL = "distributed", "local"
+# Steps that are asked for by name, too.
+BOUNDED, KNOWN = "waiting is bounded on the workers", "appends and claims know it"
 
 CITUS = "SELECT extversion FROM pg_extension WHERE extname = 'citus'"
 WORKERS = """
@@ -176,7 +178,8 @@ def _drop_copy(cursor: Any, _: int) -> None:
     cursor.execute("SELECT truncate_local_data_after_distributing_table(%s::regclass)", [LOG])
 
 
-def _has_functions(cursor: Any) -> bool:
+def has_functions(cursor: Any) -> bool:
+    """Whether appends and claims are those of a distributed log."""
     cursor.execute(MARKED, [list(distributed_sql.FUNCTIONS), distributed_sql.MARK])
     return bool(cursor.fetchone()[0] == len(distributed_sql.FUNCTIONS))
 
@@ -214,10 +217,10 @@ def _bound_waiting(cursor: Any, _: int) -> None:
 
 STEPS: Sequence[Step] = (
     # First: it changes nothing for a store that is not distributed yet.
-    Step(name="waiting is bounded on the workers", done=_is_bounded, do=_bound_waiting),
+    Step(name=BOUNDED, done=_is_bounded, do=_bound_waiting),
     Step(name="the log is on the workers", done=distribution.look, do=_distribute_log),
     Step(name="the log has left the coordinator", done=_has_no_copy, do=_drop_copy),
-    Step(name="appends and claims know it", done=_has_functions, do=put_functions),
+    Step(name=KNOWN, done=has_functions, do=put_functions),
 )
 
 

@@ -50,6 +50,7 @@ from agentstate.store import (
     splits,
     tries,
     versions,
+    workers_away,
 )
 from agentstate.store import rowsql as sql
 from agentstate.store.ages import KeptAge
@@ -59,7 +60,9 @@ from agentstate.store.callers import PLAIN, ROLES, SWEEP, Caller, Circumstances
 from agentstate.store.commands import (
     AcknowledgeAlert,
     Acquired,
+    AcquireLease,
     AnnounceWorker,
+    Append,
     Braked,
     CarryOutDeadlines,
     ChangeAge,
@@ -75,6 +78,8 @@ from agentstate.store.commands import (
     NoteLapsed,
     OpenEffect,
     PutTelemetry,
+    ReclaimLease,
+    ReleaseLease,
     ResendDelivery,
     Result,
     RotateSecret,
@@ -82,6 +87,7 @@ from agentstate.store.commands import (
     SetQuiet,
     SnoozeAlert,
     StopBulk,
+    Transition,
     TryTarget,
 )
 from agentstate.store.delivering import TargetRow
@@ -209,13 +215,50 @@ def execute_all(asks: Sequence[Ask]) -> list[Outcome]:
 
 def _together(asks: Sequence[Ask]) -> list[Outcome] | None:
     """Several commands in one transaction; None when the database rolled it back."""
-    tried = _Tried()
-    outcomes = _short_first(
-        asks, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH
-    )
+    tried, away = _Tried(), workers_away.known()
+    outcomes = _of_reachable(asks, tried)
+    if outcomes is None and workers_away.known() != away:
+        # Met by this very batch: the others go together, without the runs of that worker.
+        outcomes = _of_reachable(asks, tried)
     if outcomes is not None:
         _afterwards()
     return outcomes
+
+
+def _of_reachable(asks: Sequence[Ask], tried: _Tried) -> list[Outcome] | None:
+    """A batch; whoever writes to a run whose worker is away is told so at once."""
+    away = _away(asks)
+    left = [ask for n, ask in enumerate(asks) if n not in away] if away else asks
+    if not left:
+        done: list[Outcome] | None = []
+    else:
+        done = _short_first(
+            left, tried, lock_timeout=LOCK_TIMEOUT_OF_A_BATCH, tries=TRIES_OF_A_BATCH
+        )
+    if done is None or not away:
+        return done
+    others = iter(done)
+    return [
+        Unavailable(workers_away.WORDS, retry_after_ms=1_000) if n in away else next(others)
+        for n in range(len(asks))
+    ]
+
+
+def _away(asks: Sequence[Ask]) -> frozenset[int]:
+    """The places of those that write to the log of a run whose worker is away."""
+    if not workers_away.known():
+        return frozenset()
+    runs = {
+        n: {key for part in (whole.parts or (whole,)) for key in part.runs}
+        for n, ask in enumerate(asks)
+        if isinstance(ask.command, OF_THE_LOG) and (whole := plan(ask.command))
+    }
+    try:
+        gone = workers_away.runs_of(key for keys in runs.values() for key in keys)
+    except DatabaseFailure:
+        connection.close()
+        return frozenset()
+    return frozenset(n for n, keys in runs.items() if keys & gone)
 
 
 def _short_first(
@@ -276,6 +319,8 @@ def _alone(ask: Ask) -> Outcome:
     wait_ms = int(ask.under.wait_seconds(LOCK_TIMEOUT_SECONDS) * 1_000)
     if not wait_ms:
         return Unavailable("it could not begin in the time that it was given", retry_after_ms=1_000)
+    if _away([ask]):
+        return Unavailable(workers_away.WORDS, retry_after_ms=1_000)
     tried, began = _Tried(), time.monotonic()
     outcomes = _short_first([ask], tried, lock_timeout=f"{wait_ms}ms", tries=TRIES)
     if outcomes is None:
@@ -361,7 +406,7 @@ def _try(
                 return settled
             if isinstance(failed.__cause__, Away) and time.monotonic() - first_at > KNOCK_SECONDS:
                 return _unavailable(asks, "the database cannot be reached")
-            if _waited_for_a_lock(failed):
+            if _waited_for_a_lock(failed) or (len(asks) > 1 and _is_of_a_worker(failed)):
                 # Whoever keeps the lock will do so again; threads are few, and others need them.
                 return None
             _back_off(attempt)
@@ -378,6 +423,11 @@ def _try(
 def _after(failed: DatabaseFailure, batch: _Some) -> _Outcomes | None:
     """What a failure means: outcomes that are certain all the same, or None to try again."""
     cause = failed.__cause__
+    if workers_away.note(cause):
+        # Our session lives, and nothing was written. Who names its run would meet it again.
+        if len(batch.asks) > 1 or not isinstance(batch.asks[0].command, OF_THE_LOG):
+            return None
+        return _unavailable(batch.asks, workers_away.WORDS)
     state = getattr(cause, "sqlstate", None)
     if state is None or isinstance(cause, (psycopg.errors.AdminShutdown,)) or _cut(state):
         # The connection is gone. Before COMMIT nothing happened; during it, the database knows.
@@ -426,6 +476,10 @@ _TRY_AGAIN = {
     # Distributed since this session asked (distribution.py), behind a pooler.
     psycopg.errors.FeatureNotSupported.sqlstate,
 }
+
+
+def _is_of_a_worker(failed: DatabaseFailure) -> bool:
+    return failed.__cause__ is not None and bool(workers_away.told_by(failed.__cause__))
 
 
 def _in_a_word(failed: DatabaseFailure) -> str:
@@ -791,20 +845,22 @@ class _Batch:
         """Claims and the sweep name no unit: take those that wait and that nobody else looks at."""
         command = item.ask.command
         if isinstance(command, ClaimRuns):
-            wanted = {
+            wanted: dict[str, Any] = {
                 "task": command.task,
                 "tag": command.tag,
                 "owner": command.owner,
                 "limit": command.limit,
                 "taken": sorted(taken),
             }
-            cursor.execute(sql.CLAIM_UNITS, wanted)
+            statement = sql.CLAIM_UNITS
         elif isinstance(command, NoteLapsed):
-            cursor.execute(sql.LAPSED_UNITS, {"limit": command.limit})
+            statement, wanted = sql.LAPSED_UNITS, {"limit": command.limit}
         elif isinstance(command, CarryOutDeadlines):
-            cursor.execute(sql.OVERDUE_UNITS, {"limit": command.limit})
+            statement, wanted = sql.OVERDUE_UNITS, {"limit": command.limit}
         else:
             return []
+        statement, away = workers_away.passed_by(cursor, statement)
+        cursor.execute(statement, wanted | away)
         item.units = tuple(unit for (unit,) in cursor.fetchall())
         if not item.units:
             return []
@@ -1705,6 +1761,8 @@ OF_TARGETS = (
     ResendDelivery,
 )
 ALONE = (*SWEEPS, *OF_TARGETS, CreateBulk, StopBulk, ChangeAge)
+# What writes to the log of the runs that it names; more would do, and asks the database in vain.
+OF_THE_LOG = (Append, Transition, AcquireLease, ReleaseLease, ReclaimLease)
 SHORT_WAYS = (
     ShortWay(plain.plain_ones, plain.PlainBatch),
     ShortWay(renewals.choose, renewals.RenewalBatch),

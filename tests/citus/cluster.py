@@ -106,6 +106,25 @@ class Node:
         self.process.wait(30)
         self.process = None
 
+    def kill(self) -> None:
+        """SIGKILL to its postmaster; the sessions' processes notice, and end by themselves."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(30)
+        self.process = None
+
+    def start_again(self) -> None:
+        """After `kill`: it is refused until the last of the killed one's processes is gone."""
+        until = time.monotonic() + STARTS_WITHIN_SECONDS
+        while True:
+            try:
+                self.start()
+                return
+            except NoCitus:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
     def log_text(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
@@ -158,9 +177,13 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path, *, durable: bool = False, workers: int = 2) -> Iterator[Cluster]:
-    """Three new servers while the block lasts. durable: else what they have is not flushed."""
-    more = {} if durable else dict(FORGETFUL)
+def running(
+    folder: Path, *, durable: bool = False, workers: int = 2, **settings: str
+) -> Iterator[Cluster]:
+    """Three new servers while the block lasts. durable: else what they have is not flushed.
+    settings: more of PostgreSQL's, with `__` for a dot."""
+    more = {name.replace("__", "."): value for name, value in settings.items()}
+    more = more if durable else FORGETFUL | more
     cluster = Cluster(
         [Node(folder / f"node{n}", free_port(), dict(more)) for n in range(workers + 1)]
     )

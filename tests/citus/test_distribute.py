@@ -38,15 +38,21 @@ print(distributing.distribute(shards=4))
 class Site:
     """A database of the servers, and commands on it."""
 
-    def __init__(self, servers: Cluster, name: str) -> None:
-        self.servers, self.name = servers, name
+    def __init__(self, servers: Cluster, name: str, user: str = USER) -> None:
+        self.servers, self.name, self.user = servers, name, user
+        self.port = servers.coordinator.port
+        self.more: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{self.user}@{HOST}:{self.port}/{self.name}"
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        url = f"postgresql://{USER}@{HOST}:{self.servers.coordinator.port}/{self.name}"
+        told = {"DATABASE_URL": self.url, "PYTHONPATH": f"{ROOT}:{ROOT}/client/src"} | self.more
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env=os.environ | {"DATABASE_URL": url, "PYTHONPATH": f"{ROOT}:{ROOT}/client/src"},
+            env=os.environ | told,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
