@@ -1,6 +1,6 @@
 """A run that is still to be written: what it is for, its steps with all their texts, how it ends.
 
-Both readers (trajectories of SWE-agent, drafts of our own format) give one of these; the importer
+Every reader of another format, and that of our own drafts, gives one of these; the importer
 writes it into the store as a run with a history, and the simulated fleet plays it back through the
 API. Pure: no Django, no network.
 """
@@ -8,7 +8,7 @@ API. Pure: no Django, no network.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentstate.store.commands import EMPTY_OBJECT, Charge, NewBudget, NewEvent
@@ -17,6 +17,12 @@ from agentstate.store.payloads import RawJSON
 from agentstate.store.rules import names
 
 ENDINGS = ("pending", "completed", "failed", "cancelled")
+# A cap with some air above what a run used, rounded up to whole thousands.
+CAP_PER_SPENT = 1.5
+CAP_STEP = 1_000
+# Of the steps that one write can take (`split`); an event has a megabyte at most, a write four.
+EVENTS_PER_STEP = 500
+BYTES_PER_STEP = 3 * 1024 * 1024
 
 
 class UnreadableFile(Exception):
@@ -48,6 +54,7 @@ class RunDraft:
     """A whole run. `opening` is written together with it, then each step by itself.
 
     status: how it ends (completed, failed, cancelled), or pending: then it has no steps yet.
+    left_out: what of the file it was read from is not in it, and how often.
     Raises Invalid (and its kin) for a value that the store would not take.
     """
 
@@ -60,6 +67,7 @@ class RunDraft:
     steps: tuple[Step, ...] = ()
     status: str = "completed"
     result: RawJSON | None = None
+    left_out: dict[str, int] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         names.check_run_key("key", self.key)
@@ -98,6 +106,28 @@ class RunDraft:
 
     def _charges(self) -> Iterator[Charge]:
         return (step.spend for step in self.steps if step.spend is not None)
+
+
+def split(
+    events: Sequence[NewEvent], *, add: dict[str, int] | None = None, spend: Charge | None = None
+) -> tuple[Step, ...]:
+    """The events in as few writes as they fit in; counters and charge ride on the last one."""
+    steps: list[Step] = []
+    part: list[NewEvent] = []
+    size = 0
+    for event in events:
+        length = len(event.data.text)
+        if part and (len(part) == EVENTS_PER_STEP or size + length > BYTES_PER_STEP):
+            steps.append(Step(events=tuple(part)))
+            part, size = [], 0
+        part.append(event)
+        size += length
+    return (*steps, Step(events=tuple(part), add=add or {}, spend=spend)) if part else ()
+
+
+def cap_above(spent: int) -> int:
+    """A cap for a run that used so much."""
+    return -(-int(spent * CAP_PER_SPENT) // CAP_STEP) * CAP_STEP
 
 
 def key_from_name(name: str) -> str:

@@ -14,15 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from agentstate.store.commands import Charge, NewBudget, NewEvent
-from agentstate.store.errors import Refusal, TooLarge
-from agentstate.store.payloads import Malformed, RawJSON, dump, parse
-from tasks.drafts import RunDraft, Step, UnreadableFile, key_from_name, task_line
+from agentstate.store.payloads import RawJSON, dump, parse
+from tasks.drafts import RunDraft, Step, cap_above, key_from_name, task_line
+from tasks.places import Wrong, a_list, an_event, an_object, kind_of, member, told_of
 
 # Used only where the file has no token counts: a usual rule of thumb for English text and code.
 CHARACTERS_PER_TOKEN = 4
-# A cap with some air above what the run used, rounded up to whole thousands.
-CAP_PER_SPENT = 1.5
-CAP_STEP = 1_000
 
 _TEXTS = ("thought", "response", "action", "observation")
 # `query` and `messages` repeat the whole conversation in every step of newer files.
@@ -36,39 +33,14 @@ _CHALLENGE = re.compile(
 )
 
 
-class _Wrong(Exception):
-    """A rule broken at a JSON path, on its way to the one who knows the file's name."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(reason)
-        self.path, self.reason = path, reason
-
-
 def read_trajectory(*, text: str, name: str) -> RunDraft:
     """The run that a `.traj` file tells of.
 
     name: the file's name, for messages and for the run's key.
     Raises UnreadableFile, naming line or JSON path and the reason.
     """
-    try:
-        return _draft(_object(parse(text, raw=_UNUSED), "$"), name)
-    except _Wrong as wrong:
-        raise UnreadableFile(name=name, place=wrong.path, reason=wrong.reason) from None
-    except Malformed as wrong:
-        place = line_and_column(text, wrong.facts["position"])
-        raise UnreadableFile(name=name, place=place, reason=wrong.detail) from None
-    except Refusal as wrong:
-        place = f"$.{wrong.facts['field']}" if wrong.facts.get("field") else "$"
-        reason = str(wrong.facts.get("rule", wrong.detail))
-        raise UnreadableFile(name=name, place=place, reason=reason) from None
-    except ValueError as wrong:
-        raise UnreadableFile(name=name, place="file name", reason=str(wrong)) from None
-
-
-def line_and_column(text: str, position: int) -> str:
-    """A place in a text for people, both counted from 1."""
-    line = text.count("\n", 0, position) + 1
-    return f"line {line}, column {position - text.rfind('\n', 0, position)}"
+    with told_of(name, text):
+        return _draft(an_object(parse(text, raw=_UNUSED), "$"), name)
 
 
 def estimated_tokens(text: str) -> int:
@@ -77,11 +49,11 @@ def estimated_tokens(text: str) -> int:
 
 
 def _draft(source: Mapping[str, Any], name: str) -> RunDraft:
-    taken = _list(source, "trajectory")
+    taken = a_list(member(source, "trajectory", "$"), "$.trajectory")
     if not taken:
-        raise _Wrong("$.trajectory", "has no step")
+        raise Wrong("$.trajectory", "has no step")
     steps = [_checked_step(step, f"$.trajectory[{at}]") for at, step in enumerate(taken)]
-    info = _object(source.get("info") or {}, "$.info")
+    info = an_object(source.get("info") or {}, "$.info")
     system, task = _conversation(source)
     tokens, measured = _tokens(steps, info)
     return RunDraft(
@@ -89,7 +61,7 @@ def _draft(source: Mapping[str, Any], name: str) -> RunDraft:
         task=_title(task) or task_line(f"Replay of {key_from_name(name)}"),
         tags=_tags(task, info),
         attrs=_attrs(source, name, len(steps), measured),
-        budgets=(NewBudget(name="tokens", unit="tokens", cap=_cap(sum(tokens))),),
+        budgets=(NewBudget(name="tokens", unit="tokens", cap=cap_above(sum(tokens))),),
         opening=_opening(system, task),
         steps=(
             *(
@@ -100,35 +72,29 @@ def _draft(source: Mapping[str, Any], name: str) -> RunDraft:
         ),
         status="completed" if _is_submitted(info) else "failed",
         result=dump({"exit_status": info.get("exit_status"), "steps": len(steps)}),
+        left_out=_left_out(source, steps),
     )
 
 
-def _object(value: Any, path: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _Wrong(path, f"must be an object, is {_kind(value)}")
-    return value
-
-
-def _list(source: Mapping[str, Any], name: str) -> Sequence[Any]:
-    if name not in source:
-        raise _Wrong(f"$.{name}", "is missing")
-    if not isinstance(source[name], list):
-        raise _Wrong(f"$.{name}", f"must be a list, is {_kind(source[name])}")
-    return list(source[name])
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value"}
-    return "null" if value is None else names.get(type(value), "a number")
+def _left_out(source: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What is not taken: it repeats the steps, but for the settings of a replay."""
+    told = {f"{name} of a step": sum(name in step for step in steps) for name in sorted(_REPEATED)}
+    messages = source.get("history")
+    if isinstance(messages, list):
+        taken = sum(1 for text in _conversation(source) if text)
+        told["messages of history"] = len(messages) - taken
+    others = source.keys() - {"trajectory", "info", "history", "environment"}
+    told |= dict.fromkeys(sorted(others), 1)
+    return {name: count for name, count in told.items() if count}
 
 
 def _checked_step(value: Any, path: str) -> Mapping[str, Any]:
-    step = _object(value, path)
+    step = an_object(value, path)
     if "action" not in step:
-        raise _Wrong(f"{path}.action", "is missing")
+        raise Wrong(f"{path}.action", "is missing")
     for name in _TEXTS:
         if step.get(name) is not None and not isinstance(step[name], str):
-            raise _Wrong(f"{path}.{name}", f"must be a text, is {_kind(step[name])}")
+            raise Wrong(f"{path}.{name}", f"must be a text, is {kind_of(step[name])}")
     return step
 
 
@@ -212,14 +178,10 @@ def _shared(total: int, weights: Sequence[int]) -> list[int]:
     return [1 + after - before for before, after in pairwise(edges)]
 
 
-def _cap(spent: int) -> int:
-    return -(-int(spent * CAP_PER_SPENT) // CAP_STEP) * CAP_STEP
-
-
 def _opening(system: str, task: str) -> tuple[NewEvent, ...]:
     said = {"system": system, "task": task}
     given = {name: text for name, text in said.items() if text}
-    return (_event("task.given", "task", given, "$.history"),) if given else ()
+    return (an_event("task.given", "task", given, "$.history"),) if given else ()
 
 
 def _step(at: int, step: Mapping[str, Any], tokens: int, measured: bool) -> Step:
@@ -232,7 +194,7 @@ def _step(at: int, step: Mapping[str, Any], tokens: int, measured: bool) -> Step
     parts.append(("tool.returned", _returned(step)))
     return Step(
         events=tuple(
-            _event(type, f"step-{at}.{type}", {"step": at, **data}, path) for type, data in parts
+            an_event(type, f"step-{at}.{type}", {"step": at, **data}, path) for type, data in parts
         ),
         add={"steps_done": 1, "tokens_spent": tokens},
         spend=Charge(budget="tokens", amount=tokens),
@@ -257,15 +219,4 @@ def _ending(info: Mapping[str, Any]) -> Step:
     }
     data = {"exit_status": info.get("exit_status"), "submission": info.get("submission"), **rest}
     type = "submission.made" if _is_submitted(info) else "agent.exited"
-    return Step(events=(_event(type, "end", data, "$.info"),))
-
-
-def _event(type: str, id: str, data: Mapping[str, Any], path: str) -> NewEvent:
-    try:
-        return NewEvent(type=type, id=id, data=dump(data))
-    except TooLarge as large:
-        limit, actual = large.facts["limit"], large.facts["actual"]
-        reason = f"{type} would hold {actual} bytes, an event takes at most {limit}"
-        raise _Wrong(path, reason) from None
-    except Refusal as wrong:
-        raise _Wrong(path, wrong.detail) from None
+    return Step(events=(an_event(type, "end", data, "$.info"),))

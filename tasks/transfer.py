@@ -6,35 +6,37 @@ have free keys; the runs of one file go in as one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from django.db import connection, transaction
 
 from agentstate.store import export as store_export
+from agentstate.store import reads
 from agentstate.store.callers import SCOPES, Caller
 from agentstate.store.commands import OPERATIONS_PER_BATCH, Batch, ImportRun, RunCreated
 from agentstate.store.errors import Refusal
 from agentstate.store.execute import execute
 from agentstate.store.models import Run
 from agentstate.store.rules import names
-from tasks.archive import read_archive
+from tasks.conversations import Written
 from tasks.drafts import RunDraft, UnreadableFile
+from tasks.formats import FORMATS, format_of
 from tasks.histories import check_history, rehearsed
-from tasks.trajectories import read_trajectory
 
-TRAJECTORY_SUFFIXES = frozenset({".traj", ".json"})
 IMPORTER = Caller(kind="system", name="import", scopes=frozenset(SCOPES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A file whose runs have all been checked."""
+    """A file whose runs have all been checked. left_out: what of it is not in them, how often."""
 
     name: str
     runs: tuple[ImportRun, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +50,24 @@ class Renaming:
         return names.check_run_key("key", self.key or f"{self.prefix}{key}")
 
 
-def read_file(path: Path, *, renaming: Renaming = Renaming()) -> RunFile:
-    """The runs of a file, checked as far as the store's rules reach. Raises UnreadableFile."""
+def read_file(path: Path, *, renaming: Renaming = Renaming(), format: str | None = None) -> RunFile:
+    """The runs of a file, checked as far as the store's rules reach. Raises UnreadableFile.
+
+    format: of `FORMATS`; None: by the file's name and what it begins with.
+    """
     name = str(path)
     text = read_text(path)
-    found = (
-        (read_trajectory(text=text, name=name),)
-        if path.suffix in TRAJECTORY_SUFFIXES
-        else read_archive(text=text, name=name)
-    )
+    known = FORMATS[format] if format else format_of(text=text, suffix=path.suffix)
+    assert known.read is not None
+    found = tuple(known.read(text=text, name=name))
     if len(found) > OPERATIONS_PER_BATCH:
         reason = f"at most {OPERATIONS_PER_BATCH} runs in a file"
         raise UnreadableFile(name=name, place="file", reason=reason)
-    return RunFile(name=name, runs=tuple(_renamed(run, renaming, name) for run in found))
+    left_out: Counter[str] = Counter()
+    for run in found:
+        left_out.update(run.left_out if isinstance(run, RunDraft) else {})
+    runs = tuple(_renamed(run, renaming, name) for run in found)
+    return RunFile(name=name, runs=runs, left_out=left_out)
 
 
 def _renamed(run: RunDraft | ImportRun, renaming: Renaming, name: str) -> ImportRun:
@@ -110,15 +117,27 @@ def export(keys: Sequence[str]) -> Iterator[tuple[str, Iterator[str]]]:
         yield from [(key, store_export.export(key)) for key in keys]
 
 
-def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files themselves, and of a folder the trajectories and JSON lines in it, by name."""
+def written(keys: Sequence[str], *, format: str) -> Iterator[tuple[str, Written]]:
+    """Each run in a format of others, all as of one moment. Raises NotFound before the first."""
+    write = FORMATS[format].write
+    assert write is not None
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        for view in [reads.run(key) for key in keys]:
+            yield view.run.key, write(store_export.whole(view))
+
+
+def files_of(paths: Iterable[Path], *, format: str | None = None) -> Iterator[Path]:
+    """The files themselves, and of a folder the trajectories and JSON lines in it, by name; where
+    the format is told, .json as well."""
+    suffixes = [".traj", ".jsonl", *([".json"] if format else [])]
     for path in paths:
         if path.is_dir():
-            found = [p for p in sorted(path.iterdir()) if p.suffix in {".traj", ".jsonl"}]
+            found = [p for p in sorted(path.iterdir()) if p.suffix in suffixes]
             if not found:
-                raise UnreadableFile(
-                    name=str(path), place="folder", reason="holds no .traj and no .jsonl file"
-                )
+                reason = "holds " + " and ".join(f"no {suffix}" for suffix in suffixes) + " file"
+                raise UnreadableFile(name=str(path), place="folder", reason=reason)
             yield from found
         else:
             yield path

@@ -48,6 +48,17 @@ def _lines_of(view: reads.RunView) -> Iterator[str]:
     yield _end(events=view.run.last_seq, entries=entries)
 
 
+def whole(view: reads.RunView) -> ImportRun:
+    """A run that was read, with everything of it, in memory."""
+    budgets = [found.budget for found in view.budgets]
+    return history(
+        view.run,
+        events=[event for page in _pages_of_events(view.run) for event in page],
+        budgets=budgets,
+        entries=[entry for budget in budgets for entry in _entries_of(view.run, budget)],
+    )
+
+
 def _pages_of_events(run: RunRow) -> Iterator[tuple[EventRow, ...]]:
     after = 0
     while after < run.last_seq:

@@ -1,6 +1,7 @@
 """Import and export against the real store: all or nothing, and the same run back."""
 
 import io
+import json
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -264,3 +265,44 @@ def test_files_are_written_whole_and_never_over_others(tmp_path):
     assert path.read_text() == run_export("invoice-rounding")
     with pytest.raises(CommandError, match="there already"):
         run_export("invoice-rounding", out=path.parent)
+
+
+ATIF = {
+    "schema_version": "ATIF-v1.7",
+    "agent": {"name": "mender", "version": "2"},
+    "steps": [
+        {"step_id": 1, "source": "user", "message": "Mend the clock"},
+        {
+            "step_id": 2,
+            "source": "agent",
+            "message": "It is late.",
+            "tool_calls": [{"tool_call_id": "c1", "function_name": "date", "arguments": {}}],
+            "observation": {"results": [{"source_call_id": "c1", "content": "05:06"}]},
+            "metrics": {"prompt_tokens": 700, "completion_tokens": 112},
+        },
+    ],
+}
+
+
+def test_formats_of_others_go_through_the_store_and_say_what_is_left_out(tmp_path):
+    path = write(tmp_path, json.dumps(ATIF), "clock.json")
+    errors = io.StringIO()
+
+    assert run_import(path).startswith("clock  completed")
+    assert Budget.objects.get(run__key="clock").spent == 812
+    assert json.loads(run_export("clock", format="atif", stderr=errors)) == ATIF
+    assert "clock: left out: " in errors.getvalue()
+    assert "event run.created of the store (1)" in errors.getvalue()
+
+    run_export("clock", format="messages", out=tmp_path / "out", stderr=errors)
+    log = tmp_path / "out" / "clock.messages.json"
+    assert [one["role"] for one in json.loads(log.read_text())] == ["user", "assistant", "tool"]
+    assert run_import(log, key="again", format="messages").startswith("again  completed")
+    with pytest.raises(CommandError, match="a document for each run: name one"):
+        run_export("clock", "again", format="atif")
+
+
+def test_a_file_of_another_format_than_was_said_is_refused(tmp_path):
+    path = write(tmp_path, json.dumps(ATIF), "clock.json")
+
+    assert "clock.json: $.messages[0].role: is missing" in refused(path, format="messages")

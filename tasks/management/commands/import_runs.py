@@ -1,4 +1,4 @@
-"""`./run import FILE…`: bring runs in from trajectories and JSON lines."""
+"""`./run import FILE…`: bring runs in from files of several formats."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from agentstate.store.errors import BatchRefused
 from tasks.drafts import UnreadableFile
+from tasks.formats import readable, tell_left_out
 from tasks.transfer import (
     Renaming,
     RunFile,
@@ -22,13 +23,18 @@ from tasks.transfer import (
 
 class Command(BaseCommand):
     help = (
-        "Bring runs in from files: trajectories of SWE-agent (.traj, .json) and JSON lines of our "
-        "own format (any other name); a folder means all of these in it. Every file is read and "
-        "checked before anything is written. docs/formats.md has both formats."
+        "Bring runs in from files: JSON lines of our own, trajectories of SWE-agent (.traj) and in "
+        "ATIF, logs of chat messages; a folder means all .traj and .jsonl in it. Every file is "
+        "read and checked before anything is written. docs/formats.md has the formats."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("paths", nargs="+", type=Path, metavar="FILE")
+        parser.add_argument(
+            "--format",
+            choices=readable(),
+            help="which it is; left out: found by its name and what it begins with",
+        )
         named = parser.add_mutually_exclusive_group()
         named.add_argument("--as", dest="key", metavar="KEY", help="the key of the only run")
         named.add_argument(
@@ -39,11 +45,19 @@ class Command(BaseCommand):
         )
 
     def handle(
-        self, *, paths: list[Path], key: str | None, prefix: str, check: bool, **_: Any
+        self,
+        *,
+        paths: list[Path],
+        key: str | None,
+        prefix: str,
+        check: bool,
+        format: str | None = None,
+        **_: Any,
     ) -> None:
         try:
             renaming = Renaming(key=key, prefix=prefix)
-            files = [read_file(path, renaming=renaming) for path in files_of(paths)]
+            found = files_of(paths, format=format)
+            files = [read_file(path, renaming=renaming, format=format) for path in found]
         except UnreadableFile as wrong:
             raise CommandError(f"{wrong}\nNothing was imported.") from None
         runs = sum(len(file.runs) for file in files)
@@ -54,6 +68,8 @@ class Command(BaseCommand):
                 f"there is a run with this key already: {', '.join(taken)}. Nothing was imported;"
                 " --as KEY or --rename PREFIX gives other keys."
             )
+        for file in files:
+            tell_left_out(self.stderr, file.name, file.left_out)
         if check:
             self.stdout.write(f"{runs} runs in {len(files)} files can be imported.")
             return
