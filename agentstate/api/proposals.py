@@ -20,7 +20,7 @@ from agentstate.api.replies import reply, told
 from agentstate.api.schemas import Asked, Told
 from agentstate.store import proposed, reads
 from agentstate.store.errors import HolderChanged, RateLimited
-from agentstate.store.proposals import OPEN_SHOWN, ProposeReclaim
+from agentstate.store.proposals import ProposeReclaim
 
 router = Router(tags=["leases"])
 of_unit = Router(tags=["leases"])
@@ -105,9 +105,8 @@ def propose_reclaim(
 @router.get("", **contract("list_proposals", answers=ProposalsTold, access=READ))
 def list_proposals(request: WorkerRequest) -> HttpResponse:
     """Those that a person can still confirm or decline, the newest first."""
-    found = proposed.read_open(limit=OPEN_SHOWN)
-    now = found[0].now if found else reads.now()
-    return reply({"items": [open_members(one) for one in found], "as_of": now})
+    found = proposed.read_open()
+    return reply({"items": [open_members(one) for one in found], "as_of": reads.now()})
 
 
 def open_members(one: proposed.OpenProposal) -> dict[str, Any]:

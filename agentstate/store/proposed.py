@@ -6,7 +6,7 @@ One look at the index of the newest rows: at most an hour of what operators and 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -25,24 +25,27 @@ from agentstate.store.proposals import (
 
 READ = """
 SELECT a.action, a.after->>'proposal', a.object, a.actor, a.at, a.expected->>'owner',
-    (a.expected->>'token')::bigint, a.reason
-FROM agentstate_operatoraction a
+    (a.expected->>'token')::bigint, a.reason,
+    l.owner, l.token, coalesce(l.expires_at > agentstate_now(), false)
+FROM agentstate_operatoraction a LEFT JOIN agentstate_lease l ON l.unit = a.object
 WHERE a.at > agentstate_now() - make_interval(secs => %(seconds)s)
     AND a.action IN (%(proposed)s, %(declined)s)
-    AND (%(units)s::text[] IS NULL OR a.object = ANY(%(units)s))
+    AND (%(units)s::text[] IS NULL OR a.object = ANY(%(units)s::text[]))
 ORDER BY a.at, a.id
 """
+COLUMNS = 11
+OF_ALL: dict[str, Any] = {
+    "seconds": PROPOSAL_SECONDS,
+    "proposed": PROPOSED,
+    "declined": DECLINED,
+    "units": None,
+}
 COUNT = """
 SELECT actor, count(*) FROM agentstate_operatoraction
 WHERE at > agentstate_now() - make_interval(secs => %(seconds)s)
     AND action = %(proposed)s AND actor = ANY(%(makers)s)
 GROUP BY actor
 """
-HOLDERS = """
-SELECT agentstate_now(), unit, owner, token, coalesce(expires_at > agentstate_now(), false)
-FROM agentstate_lease WHERE unit = ANY(%s)
-"""
-_ASKED = {"seconds": PROPOSAL_SECONDS, "proposed": PROPOSED, "declined": DECLINED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,6 @@ class OpenProposal:
 
     row: ProposalRow
     live: bool
-    now: datetime
 
 
 def read(cursor: Any, *, units: Collection[str], makers: Collection[str] = ()) -> Proposed:
@@ -61,25 +63,28 @@ def read(cursor: Any, *, units: Collection[str], makers: Collection[str] = ()) -
         by_unit[row.unit].append(row)
     made: Counter[str] = Counter()
     if makers:
-        cursor.execute(COUNT, _ASKED | {"makers": sorted(makers)})
+        cursor.execute(COUNT, OF_ALL | {"makers": sorted(makers)})
         made.update(dict(cursor.fetchall()))
     return Proposed(by_unit=dict(by_unit), made=made)
 
 
-def read_open(*, unit: str | None = None, limit: int = OPEN_SHOWN) -> list[OpenProposal]:
+def read_open(*, limit: int = OPEN_SHOWN) -> list[OpenProposal]:
     """Those that a person can still confirm or decline, the newest first."""
     with connection.cursor() as cursor:
-        rows = [row for row in _read(cursor, unit and [unit]) if row.declined_by is None]
-        if not rows:
-            return []
-        cursor.execute(HOLDERS, [sorted({row.unit for row in rows})])
-        held = {name: (now, owner, token, live) for now, name, owner, token, live in cursor}
-    found = [
-        OpenProposal(row=row, live=held[row.unit][3], now=held[row.unit][0])
-        for row in rows
-        if row.unit in held and held[row.unit][1:3] == (row.owner, row.token)
+        cursor.execute(READ, OF_ALL)
+        return open_of(cursor.fetchall(), limit=limit)
+
+
+def open_of(found: Iterable[Sequence[Any]], *, limit: int = OPEN_SHOWN) -> list[OpenProposal]:
+    """The same, of the rows that READ found; a moment in them may be its text."""
+    told = list(found)
+    holders = {unit: (owner, token, live) for _, _, unit, *_, owner, token, live in told}
+    still = [
+        OpenProposal(row=row, live=holders[row.unit][2])
+        for row in _rows(told)
+        if row.declined_by is None and holders[row.unit][:2] == (row.owner, row.token)
     ]
-    return found[::-1][:limit]
+    return still[::-1][:limit]
 
 
 def find(unit: str, proposal: UUID) -> ProposalRow | None:
@@ -88,15 +93,25 @@ def find(unit: str, proposal: UUID) -> ProposalRow | None:
         return next((row for row in _read(cursor, [unit]) if row.id == proposal), None)
 
 
-def _read(cursor: Any, units: Collection[str] | None) -> list[ProposalRow]:
+def _read(cursor: Any, units: Collection[str]) -> list[ProposalRow]:
+    cursor.execute(READ, OF_ALL | {"units": sorted(units)})
+    return _rows(cursor.fetchall())
+
+
+def _rows(found: Iterable[Sequence[Any]]) -> list[ProposalRow]:
     """The oldest first, each with who declined it."""
-    cursor.execute(READ, _ASKED | {"units": None if units is None else sorted(units)})
     rows: dict[UUID, ProposalRow] = {}
-    for action, text, unit, actor, at, owner, token, reason in cursor.fetchall():
+    for action, text, unit, actor, at, owner, token, reason, *_ in found:
         number = UUID(text)
         if action == PROPOSED:
             rows[number] = ProposalRow(
-                id=number, unit=unit, by=actor, at=at, owner=owner, token=token, reason=reason
+                id=number,
+                unit=unit,
+                by=actor,
+                at=at if isinstance(at, datetime) else datetime.fromisoformat(at),
+                owner=owner,
+                token=token,
+                reason=reason,
             )
         elif number in rows:
             rows[number] = replace(rows[number], declined_by=actor, declined_reason=reason)

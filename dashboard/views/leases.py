@@ -66,7 +66,7 @@ def refreshed(owner: str, after: str, only: str) -> dict[str, Any] | None:
         "only": only,
         "strip": strip,
         "sweep": sweep,
-        "proposals": read_panel(proposed.read_open),
+        "proposals": Panel(found=found.proposals),
     }
 
 
