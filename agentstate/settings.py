@@ -3,18 +3,20 @@
 import hashlib
 import os
 import secrets
-from pathlib import Path
 from typing import Any
 
 from django.utils.csp import CSP
 
-from agentstate import admin_look, env, postgres
+from agentstate import admin_look, env, postgres, where
 from agentstate.embedded import EmbeddedPostgres
 
-BASE_DIR = Path(__file__).resolve().parent.parent
+if os.environ.get("DJANGO_SETTINGS_MODULE"):
+    # A site's process. One of tests (ephemeral) reads this file, too, and has modules of its own.
+    where.make_importable()
+BASE_DIR = where.BASE
 
 # Embedded data, the secret key, logs.
-AGENTSTATE_HOME = env.path("AGENTSTATE_HOME", default=BASE_DIR / "var")
+AGENTSTATE_HOME = env.path("AGENTSTATE_HOME", default=where.state_folder())
 
 # What this process is; shown as application_name in pg_stat_activity, so that one can tell whose
 # connection holds a lock.

@@ -5,7 +5,7 @@ A check that could not be run is a card as well: what nobody could look at is no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,9 @@ from django.urls import reverse
 
 from agentstate.store.alerting import State
 from agentstate.store.models import Lease
+from agentstate.store.proposed import OpenProposal
 from agentstate.store.reads import HeartbeatView
+from agentstate.store.rows import run_key_of
 from agentstate.store.targets import Target
 from dashboard import diagnosis, forecast, sentences
 from dashboard.families import BY_NAME
@@ -25,9 +27,11 @@ from dashboard.queries.now import Checked, HotRun, RefusedOf
 from dashboard.queries.panels import Panel
 from dashboard.queries.workers import Overtaken
 from dashboard.templatetags.console import duration, number
+from dashboard.templatetags.payload import actor
 
 # Cards of one check; of more it is said how many, and where they are.
 SHOWN = 3
+REASON_SHOWN = 160
 MOST_PART = diagnosis.MOST_PART
 
 
@@ -320,7 +324,35 @@ def _nobody_judges(board: Board, now: datetime) -> Card:
     )
 
 
+def proposals(found: Sequence[OpenProposal], now: datetime) -> list[Card]:
+    return [_proposal(one, now) for one in found]
+
+
+def _proposal(one: OpenProposal, now: datetime) -> Card:
+    row = one.row
+    name = run_key_of(row.unit)
+    live = " Its lease is live: only a senior can confirm it." if one.live else ""
+    return Card(
+        check="proposals",
+        harm=92,
+        said=f"{actor(row.by)} proposes to take {name or row.unit} from {row.owner}",
+        cause=f"It wrote {duration(now - row.at)} ago: “{_in_short(row.reason)}”.{live}",
+        cure="A program wrote that: look at the facts, then confirm it or decline it.",
+        step=Step(
+            label="Look at it…",
+            address=f"{reverse('reclaim', args=[row.unit])}?proposal={row.id}",
+        ),
+        about=((run_link(name),) if name else ()) + (worker_link(row.owner),),
+        since=row.at,
+    )
+
+
+def _in_short(reason: str) -> str:
+    return reason if len(reason) <= REASON_SHOWN else f"{reason[: REASON_SHOWN - 1]}…"
+
+
 CHECKS: dict[str, Check] = {
+    "proposals": Check(title="Nothing is proposed", place="leases", tell=proposals),
     "lapsed": Check(title="No unit is left lapsed", place="leases", tell=lapsed),
     "overtaken": Check(title="No overtaken worker writes", place="workers", tell=overtaken),
     "hot": Check(title="No run is hot", place="contention", tell=hot),

@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+from agentstate import where
 from tasks.app import app
 from tasks.simulate.scenario import names
 
 # Well below the broker's visibility timeout (600 s): a longer task would be given out twice.
 SECONDS_MAX = 300
 GRACE_SECONDS = 30
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @app.task(
@@ -64,7 +63,7 @@ def work_shift(
         command += [f"--{name}", str(value)]
     subprocess.run(
         command,
-        cwd=ROOT,
+        cwd=where.BASE,
         # What this process can import, it can: the client may be on the path without an install.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         check=True,

@@ -74,6 +74,7 @@ def need(request: WorkerRequest, *scopes: str, operation: str) -> None:
 READ = ApiKey("read")
 WRITE = ApiKey("write")
 WRITE_OR_OPERATE = ApiKey("write", "operate")
+PROPOSE = ApiKey("propose")
 OPERATE = ApiKey("operate")
 OVERRIDE = ApiKey("override")
 ADMIN = ApiKey("admin")

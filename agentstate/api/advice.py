@@ -52,7 +52,8 @@ ADVICE: dict[str, Advice] = {
         do=(
             "Check that the header is sent: a proxy may drop it, a redirect loses it.",
             "Look at the keys in the console: expired, revoked, last used.",
-            "Make a new key with `./run key` or in the console; a key is shown only once.",
+            "Make a new key with `./run key` (an installed one: `agentstate key`) or in the"
+            " console; a key is shown only once.",
         ),
         near=("not-allowed",),
     ),
@@ -432,7 +433,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "rate-limited": Advice(
         why="The site lets this API key call only so many times a second, and it called more"
-        " often.",
+        " often. Of proposals to reclaim a key may make 30 an hour: people look at each of them.",
         do=(
             "Send the same request again after `Retry-After`.",
             "Slow down by `RateLimit` before it comes to this; wait on /live/v1 in place of asking"

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from agentstate.store import filters
 from agentstate.store.alerting import BOUND_MAX, RULES, SNOOZE_SECONDS_MAX, SNOOZE_SECONDS_MIN
 from agentstate.store.commands import (
     BRAKE_SECONDS_MAX,
@@ -430,6 +431,13 @@ def _search(value: Any) -> str:
     return text
 
 
+def _filter(value: Any) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if not 1 <= len(text) <= filters.LENGTH_MAX or _CONTROL.search(text):
+        raise broken_rule(f"1 to {filters.LENGTH_MAX} characters, no control characters")
+    return text
+
+
 def _cursor(value: Any) -> str:
     if (
         not isinstance(value, str)
@@ -444,6 +452,11 @@ Search = Annotated[
     str,
     PlainValidator(_search),
     _text(1, SEARCH_CHARS, pattern=f"^{_PLAIN}*{_EDGE}{_PLAIN}*$"),
+]
+FilterText = Annotated[
+    str,
+    PlainValidator(_filter),
+    _text(1, filters.LENGTH_MAX, pattern=f"^{_PLAIN}*{_EDGE}{_PLAIN}*$"),
 ]
 CursorText = Annotated[str, PlainValidator(_cursor), _text(1, CURSOR_CHARS, pattern="^[!-~]+$")]
 SeqInQuery = Annotated[int, _number_in_query(0, SEQ_MAX), whole(0, SEQ_MAX)]

@@ -36,7 +36,7 @@ from agentstate.api.replies import (
     run_members,
 )
 from agentstate.api.writes import Write, carried_out
-from agentstate.store import audit, export, reads, story
+from agentstate.store import audit, export, filters, reads, searched, story
 from agentstate.store.commands import (
     UNSEEN,
     BrakeRun,
@@ -54,6 +54,7 @@ from agentstate.store.errors import (
     FenceRequired,
     HolderChanged,
     IllegalTransition,
+    Invalid,
     NotFound,
     OutcomeUnknown,
     PartialDuplicate,
@@ -219,6 +220,40 @@ def list_runs(request: WorkerRequest, wanted: Query[RunsWanted]) -> HttpResponse
             "next": write_cursor(page.next, of=of),
             "prev": write_cursor(page.prev, of=of),
             "as_of": page.now,
+        }
+    )
+
+
+class SearchWanted(BaseModel):
+    """filter: in the language of the console's list of runs, such as `status:running worker:w-3
+    -tag:nightly since:2h "audit checkout"`."""
+
+    filter: fields.FilterText
+    cursor: fields.CursorText | None = None
+    limit: fields.RunsLimit = 50
+
+
+@router.get("/-/search", **contract("search_runs", answers=schemas.RunsFoundTold, access=READ))
+def search_runs(request: WorkerRequest, wanted: Query[SearchWanted]) -> HttpResponse:
+    """Runs under a filter as the console has it, newest first. 422 says what is not understood.
+
+    A filter that no index helps looks at some thousand runs at a time: a page may be short, or even
+    empty, and `next` still tells where to go on. A member of attrs (`attr.name:value`) takes the
+    scope `payloads`.
+    """
+    clauses = filters.parse(wanted.filter)
+    if clauses.problems:
+        wrong = "; ".join(f"{one.text}: {one.problem}" for one in clauses.problems)
+        raise Invalid("filter", wrong)
+    if any(clause.attr for clause in clauses.clauses):
+        request.caller.need("payloads")
+    of = {"filter": clauses.text}
+    found = searched.read(clauses, limit=wanted.limit, place=read_cursor(wanted.cursor, of=of))
+    return reply(
+        {
+            "items": [listed_run_members(view, request.caller) for view in found.items],
+            "next": write_cursor(found.next, of=of),
+            "as_of": found.now,
         }
     )
 

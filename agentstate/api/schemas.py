@@ -308,6 +308,14 @@ class RunsTold(Told):
     as_of: fields.Moment
 
 
+class RunsFoundTold(Told):
+    """next: where to go on; null: the search came to its end."""
+
+    items: list[RunListed]
+    next: str | None
+    as_of: fields.Moment
+
+
 class MovedTold(Told):
     etag = "run"
 

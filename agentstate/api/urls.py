@@ -12,12 +12,14 @@ from agentstate.api import (
     alerts,
     batches,
     budgets,
+    contention,
     feed,
     health,
     leases,
     lookups,
     metrics,
     pages,
+    proposals,
     rates,
     runs,
     targets,
@@ -31,10 +33,13 @@ api.add_router("/runs", runs.router)
 api.add_router("/runs", budgets.router)
 api.add_router("/budgets", budgets.shared)
 api.add_router("/leases", leases.router)
+api.add_router("/leases", proposals.of_unit)
+api.add_router("/proposals", proposals.router)
 api.add_router("/workers", workers.router)
 api.add_router("/batch", batches.router)
 api.add_router("/feed", feed.router)
 api.add_router("/rates", rates.router)
+api.add_router("/contention", contention.router)
 api.add_router("/alerts", alerts.router)
 api.add_router("/alert-targets", targets.router)
 api.add_router("/deliveries", targets.log)

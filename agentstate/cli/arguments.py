@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agentstate import env
+from agentstate import env, where
 from agentstate.cli import (
     backups,
     benchmarks,
@@ -25,10 +25,11 @@ from agentstate.cli import (
 )
 from agentstate.cli.output import CommandFailure, progress
 
-ABOUT = """\
+HOME = where.state_folder() if where.IS_INSTALLED else "var/"
+ABOUT = f"""\
 The durable state of agent runs, and the ops console over it.
 
-Settings come from the environment: AGENTSTATE_HOME (where embedded data lives, default var/),
+Settings come from the environment: AGENTSTATE_HOME (where embedded data lives, default {HOME}),
 DATABASE_URL (a PostgreSQL of yours instead of the embedded one), CELERY_BROKER_URL,
 AGENTSTATE_PG_BIN (other PostgreSQL binaries to run embedded), AGENTSTATE_HOSTS, …
 """
@@ -38,6 +39,10 @@ PASSED_ON: dict[str, Callable[[Sequence[str]], int]] = {
     "import": records.import_runs,
     "export": records.export_runs,
     "manage": records.manage,
+    "celery": records.celery,
+}
+# What needs the tests, the trials and the tools of a checkout; a wheel has none of them.
+OF_A_CHECKOUT: dict[str, Callable[[Sequence[str]], int]] = {
     "test": checks.test,
     "test-long": checks.test_long,
     "test-pg15": checks.test_pg15,
@@ -50,13 +55,14 @@ PASSED_ON: dict[str, Callable[[Sequence[str]], int]] = {
 
 def main(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 0, 1 it failed, 2 asked wrongly, 130 Ctrl-C."""
+    where.make_importable()
     # Both end a command as Ctrl-C does, so that what it started is ended too.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, signal.default_int_handler)
     try:
-        if argv and argv[0] in PASSED_ON:
-            return PASSED_ON[argv[0]](argv[1:])
+        if argv and (unread := passed_on().get(argv[0])):
+            return unread(argv[1:])
         options = parser().parse_args(argv)
         code: int = options.command(options)
     except KeyboardInterrupt:
@@ -78,6 +84,11 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
+def passed_on() -> dict[str, Callable[[Sequence[str]], int]]:
+    """What reads its own arguments, in this copy of agentstate."""
+    return PASSED_ON if where.IS_INSTALLED else PASSED_ON | OF_A_CHECKOUT
+
+
 def in_one_line(error: Exception) -> str:
     """What to say of a failure of the machine or the database; nothing for a fault of ours."""
     from agentstate.embedded import EmbeddedFailure
@@ -93,7 +104,7 @@ def in_one_line(error: Exception) -> str:
 def parser() -> argparse.ArgumentParser:
     """All commands, for `./run --help` as well."""
     top = argparse.ArgumentParser(
-        prog="./run", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=where.COMMAND, description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_demo(commands)
@@ -107,14 +118,19 @@ def parser() -> argparse.ArgumentParser:
     add_restore(commands)
     add_doctor(commands)
     add_bundle(commands)
-    add_torture(commands)
-    add_networks(commands)
-    add_outages(commands)
-    add_fuzz(commands)
-    add_drill(commands)
-    add_bench(commands)
     add_passed_on(commands)
+    if not where.IS_INSTALLED:
+        add_trials(commands)
+        add_tests(commands)
     return top
+
+
+def names() -> frozenset[str]:
+    """Every command of this copy, for whoever hands a command line over to `main`."""
+    for action in parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return frozenset(action.choices)
+    return frozenset()
 
 
 type Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -210,7 +226,7 @@ def add_prepare(commands: Commands) -> None:
     ready = commands.add_parser(
         "prepare", help=about,
         description=f"{sentence(about)}. Before the processes of a new release start; "
-        "./run serve does it itself. Any number of times, from any number of machines.",
+        f"{where.COMMAND} serve does it itself. Any number of times, from any number of machines.",
     )  # fmt: skip
     ready.set_defaults(command=backups.prepare)
 
@@ -219,8 +235,8 @@ def add_backup(commands: Commands) -> None:
     about = "write the whole store to a file, while everybody works on"
     made = commands.add_parser(
         "backup", help=about,
-        description=f"{sentence(about)}: one moment of it, for ./run restore (and for pg_restore). "
-        "Prints the file's name. docs/operations.md says what else to keep.",
+        description=f"{sentence(about)}: one moment of it, for {where.COMMAND} restore (and for "
+        "pg_restore). Prints the file's name. docs/operations.md says what else to keep.",
     )  # fmt: skip
     made.add_argument(
         "to", type=Path, metavar="FILE|FOLDER",
@@ -241,7 +257,9 @@ def add_restore(commands: Commands) -> None:
         "can write until that is done. Stop every process of agentstate first.",
     )  # fmt: skip
     which = back.add_mutually_exclusive_group(required=True)
-    which.add_argument("file", nargs="?", type=Path, metavar="FILE", help="made by ./run backup")
+    which.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help=f"made by {where.COMMAND} backup"
+    )
     which.add_argument("--already", action="store_true",
                        help="the database was brought back by other means (a base backup, a "
                             "provider's snapshot): only make it safe")  # fmt: skip
@@ -285,6 +303,15 @@ def add_bundle(commands: Commands) -> None:
     made.add_argument("--no-payloads", action="store_true",
                       help="a digest in the place of each payload")  # fmt: skip
     made.set_defaults(command=bundles.bundle)
+
+
+def add_trials(commands: Commands) -> None:
+    add_torture(commands)
+    add_networks(commands)
+    add_outages(commands)
+    add_fuzz(commands)
+    add_drill(commands)
+    add_bench(commands)
 
 
 def add_torture(commands: Commands) -> None:
@@ -420,6 +447,11 @@ def add_passed_on(commands: Commands) -> None:
     commands.add_parser("import", help="read runs from files: agent trajectories, JSON lines")
     commands.add_parser("export", help="write runs as JSON lines, which import reads")
     commands.add_parser("manage", help="Django's commands, with the database running")
+    commands.add_parser("celery", help="Celery's commands for the background work: worker, beat")
+
+
+def add_tests(commands: Commands) -> None:
+    """What a developer runs; the tests' arguments are handed on unread, as above."""
     commands.add_parser("test", help="the tests (arguments go to pytest)")
     commands.add_parser("test-long", help="the tests that take minutes")
     commands.add_parser("test-pg15", help="the tests on PostgreSQL 15, the oldest supported")
@@ -433,12 +465,19 @@ def add_passed_on(commands: Commands) -> None:
         "check", help="format, lint, types, import layers, migrations, tests"
     )
     check.add_argument("--no-tests", action="store_true", help="all but the tests")
+    check.add_argument("--only", action="append", choices=checks.CHECKS, metavar="NAME",
+                       help=f"only this one, repeatable: {', '.join(checks.CHECKS)}")  # fmt: skip
     check.set_defaults(command=checks.check)
     lock = commands.add_parser(
         "lock", help="make the lock files anew from pyproject.toml (needs uv)"
     )
     lock.add_argument("--upgrade", action="store_true", help="take newer versions where allowed")
     lock.set_defaults(command=checks.lock)
+    about = "build both wheels and both source archives"
+    made = commands.add_parser("wheels", help=about, description=f"{sentence(about)}.")
+    made.add_argument("to", nargs="?", type=Path, default=Path("dist"), metavar="FOLDER",
+                      help="where they are put (default dist/)")  # fmt: skip
+    made.set_defaults(command=checks.wheels)
 
 
 def whole(at_least: int, at_most: int) -> Callable[[str], int]:

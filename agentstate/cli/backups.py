@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentstate import where
 from agentstate.cli.database import load_settings, running_server
 from agentstate.cli.output import CommandFailure, progress, result
 
@@ -181,7 +182,7 @@ def restore(options: argparse.Namespace) -> int:
         raise CommandFailure(f"there is no file {options.file}")
     if options.finish and options.end_keys:
         raise CommandFailure(
-            "--end-keys is said when a restore begins; for now: ./run keys --revoke"
+            f"--end-keys is said when a restore begins; for now: {where.COMMAND} keys --revoke"
         )
     with only_start(settings.AGENTSTATE_HOME), running_server(), told_failures():
         if options.file is not None:
@@ -348,7 +349,8 @@ def tell(done: object) -> None:
         if number:
             progress(f"{number} {what}, as it was when it was overwritten, or as you said")
     progress(
-        "Everybody signs in anew, by the password of the backup. ./run manage verify derives "
+        "Everybody signs in anew, by the password of the backup. "
+        f"{where.COMMAND} manage verify derives "
         "everything anew. What was revoked or switched off since the backup, where nothing could "
         "be read of that, is valid again; look through these:"
     )
@@ -366,7 +368,7 @@ def tell_who_may_come_in() -> None:
     people = [(f"{one.username} ({', '.join(g.name for g in one.groups.all()) or 'no role'})",
                one.last_login) for one in User.objects.filter(is_active=True)]  # fmt: skip
     for some, never, how_to_end in (
-        (keys, "never used", "./run keys --revoke NAME"),
+        (keys, "never used", f"{where.COMMAND} keys --revoke NAME"),
         (people, "never signed in", "Admin → People"),
     ):
         some.sort(key=lambda one: one[1].timestamp() if one[1] else 0.0, reverse=True)

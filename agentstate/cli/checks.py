@@ -39,11 +39,15 @@ CHECKS: dict[str, list[str]] = {
     "migrations in step": ["manage.py", "makemigrations", "--check", "--dry-run"],
     "templates": ["-m", "djlint", "--lint", "--quiet", "templates"],
 }
-# For every platform; with hashes; without the name of a registry.
+# For every platform; with hashes; without the name of a registry, and without the client, which is
+# in the checkout.
+LOCKED = (
+    "--universal --python-version 3.12 --generate-hashes --no-emit-index-url "
+    "--no-emit-package agentstate-client"
+)
 LOCKS = {
-    "requirements.lock": "--universal --python-version 3.12 --generate-hashes --no-emit-index-url",
-    "requirements-dev.lock": "--group dev --universal --python-version 3.12 -c requirements.lock "
-    "--generate-hashes --no-emit-index-url",
+    "requirements.lock": LOCKED,
+    "requirements-dev.lock": f"--group dev -c requirements.lock {LOCKED}",
 }
 
 
@@ -167,9 +171,10 @@ def python(arguments: Sequence[str]) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    """`./run check`: each check in turn, all of them, then the tests."""
-    failed = [name for name, command in CHECKS.items() if not passes(name, command)]
-    if not options.no_tests and test([]):
+    """`./run check`: each check in turn, all of them, then the tests; or those that are named."""
+    chosen = {name: CHECKS[name] for name in options.only} if options.only else CHECKS
+    failed = [name for name, command in chosen.items() if not passes(name, command)]
+    if not (options.no_tests or options.only) and test([]):
         failed.append("tests")
     result(f"failed: {', '.join(failed)}" if failed else "all checks passed")
     return 1 if failed else 0
@@ -188,6 +193,16 @@ def passes(name: str, command: Sequence[str]) -> bool:
         return False
     progress(f"✓ {name} ({took:.1f} s)")
     return True
+
+
+def wheels(options: argparse.Namespace) -> int:
+    """`./run wheels`: by the standard build backend, from what is in the checkout now."""
+    folder = options.to.absolute()
+    for project in (ROOT / "client", ROOT):
+        command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+        if code := subprocess.run(command, cwd=project, check=False).returncode:
+            return code
+    return 0
 
 
 def lock(options: argparse.Namespace) -> int:

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agentstate import where
 from agentstate.cli.output import CommandFailure, progress
 from agentstate.embedded import EmbeddedPostgres
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def load_settings() -> None:
@@ -17,8 +16,11 @@ def load_settings() -> None:
     AGENTSTATE_HOME is made absolute first, since children run in another folder than the caller.
     """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentstate.settings")
-    # Children that are not started by ./run find the same modules, the client among them.
-    os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "client" / "src")))
+    # Children that are not started by ./run find the same modules, the client among them, and no
+    # others of their names in the folder where somebody stands.
+    os.environ["PYTHONPATH"] = os.pathsep.join(where.search_path())
+    os.environ["PYTHONSAFEPATH"] = "1"
+    where.make_importable()
     if home := os.environ.get("AGENTSTATE_HOME", "").strip():
         os.environ["AGENTSTATE_HOME"] = str(Path(home).expanduser().absolute())
     import django

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
-from agentstate import env
+from agentstate import env, where
 from agentstate.cli.database import load_settings, running_server
 from agentstate.cli.output import CommandFailure, progress, result
 from agentstate.doctor.findings import Finding, Level, problem
@@ -16,7 +16,7 @@ WEB_SECONDS = 5
 NO_STORE = problem(
     "migrations",
     "there is no store in this database yet",
-    "./run prepare makes it",
+    f"{where.COMMAND} prepare makes it",
 )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 ROLES = ("viewer", "operator", "senior", "admin")
-SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+SCOPES = ("read", "payloads", "write", "propose", "operate", "override", "admin")
 PASSWORD_BYTES = 9  # twelve letters
 
 

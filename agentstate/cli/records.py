@@ -1,8 +1,10 @@
 """Runs in and out as files, and Django's own commands, with the database running meanwhile."""
 
 import os
+import sys
 from collections.abc import Sequence
 
+from agentstate import where
 from agentstate.cli.database import load_settings, ready_database, running_server
 
 
@@ -21,7 +23,7 @@ def _command(name: str, shown: str, arguments: Sequence[str]) -> int:
     from django.core.management import get_commands, load_command_class
 
     command = load_command_class(str(get_commands()[name]), name)
-    argv = ["./run", shown, *arguments]
+    argv = [where.COMMAND, shown, *arguments]
     if asks_for_help(arguments):
         command.run_from_argv(argv)
     with ready_database():
@@ -35,7 +37,7 @@ def manage(arguments: Sequence[str]) -> int:
     from django.conf import settings
     from django.core.management import execute_from_command_line
 
-    argv = ["./run manage", *arguments]
+    argv = [f"{where.COMMAND} manage", *arguments]
     if not arguments or arguments[0] == "help" or asks_for_help(arguments):
         execute_from_command_line(argv)
         return 0
@@ -43,6 +45,17 @@ def manage(arguments: Sequence[str]) -> int:
         if settings.EMBEDDED:
             add_database_tools()
         execute_from_command_line(argv)
+    return 0
+
+
+def celery(arguments: Sequence[str]) -> int:
+    """`./run celery …`: Celery's own commands for the background work: worker, beat, inspect."""
+    load_settings()
+    from celery.__main__ import main
+
+    # Not Celery's own search for an app, which looks into the folder where somebody stands first.
+    sys.argv = [f"{where.COMMAND} celery", "-A", "tasks.app", *arguments]
+    main()
     return 0
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from agentstate import where
 from agentstate.cli import people
 from agentstate.cli.database import load_settings, running_server
 from agentstate.cli.output import CommandFailure, event, progress, result
 from agentstate.supervisor import Child, Supervisor
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 WEB_START_SECONDS = 180  # of a busy machine; one that ends is told at once
 WORKER_PROCESSES = 2
 FLEET_STOP_SECONDS = 3.0
@@ -53,7 +53,9 @@ def serve(options: argparse.Namespace) -> int:
         if code := first_run.make_code():
             result(f"There is no admin yet: {site.url}/setup makes one with the code {code}")
         if not User.objects.exists():
-            result("Nobody can log in yet: there, or ./run user --name ana --role operator")
+            result(
+                f"Nobody can log in yet: there, or {where.COMMAND} user --name ana --role operator"
+            )
         connections.close_all()
         result("Ctrl-C stops everything.")
         for _ in site.supervisor.turns():
@@ -123,8 +125,8 @@ def fleet_child(options: argparse.Namespace, url: str, key: str) -> Child:
 
 def summary(site: Site) -> int:
     """Print what happened and whether every invariant holds. Its exit code is the demo's."""
-    command = [sys.executable, "manage.py", "summary", "--since", site.since.isoformat()]
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
+    command = [sys.executable, "-m", "django", "summary", "--since", site.since.isoformat()]
+    with subprocess.Popen(command, cwd=where.BASE, start_new_session=True) as process:
         while process.poll() is None:
             site.supervisor.wait(0.1)
             if site.supervisor.signals:
@@ -153,7 +155,7 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
         database = stack.enter_context(running_server())
         prepared = prepare(report=progress)
         progress(f"PostgreSQL {prepared.server} is ready · starting web …")
-        supervisor = Supervisor(folder=ROOT, report=event, database=database)
+        supervisor = Supervisor(folder=where.BASE, report=event, database=database)
         stack.enter_context(supervisor)
         web = supervisor.add(web_child(listener))
         wait_for_web(supervisor, web, url)

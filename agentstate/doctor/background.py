@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from agentstate import where
 from agentstate.checkups import FINE
 from agentstate.doctor.findings import Finding, problem, warning
 from agentstate.store.reads import HeartbeatView
@@ -12,7 +13,9 @@ from agentstate.store.reads import HeartbeatView
 def judge_migrations(missing: int) -> Iterator[Finding]:
     if missing:
         yield problem(
-            "migrations", f"{missing} are to be applied", "./run prepare, before new code starts"
+            "migrations",
+            f"{missing} are to be applied",
+            f"{where.COMMAND} prepare, before new code starts",
         )
 
 
@@ -20,7 +23,7 @@ def judge_broker(found: str, *, embedded: bool) -> Iterator[Finding]:
     """found: what `checkups.broker` says. embedded: it is in the database."""
     if found != FINE:
         mend = (
-            "./run prepare makes them"
+            f"{where.COMMAND} prepare makes them"
             if embedded
             else "start it, and see that CELERY_BROKER_URL is its address, user and password"
         )
@@ -31,7 +34,8 @@ def judge_jobs(jobs: Sequence[HeartbeatView]) -> Iterator[Finding]:
     """Who was never heard of was never started; all silent means that a process is gone."""
     never = all(job.quiet_seconds is None for job in jobs)
     silent = list(jobs) if never else [job for job in jobs if job.silent]
-    begun = "celery -A tasks.app worker, and one celery -A tasks.app beat (./run serve has both)"
+    command = where.COMMAND
+    begun = f"{command} celery worker, and one {command} celery beat ({command} serve has both)"
     if silent and len(silent) == len(jobs):
         heard = [job.quiet_seconds for job in jobs if job.quiet_seconds is not None]
         since = f"for {min(heard) / 60:.0f} min" if heard else "ever"

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import psycopg
 from django.db import DatabaseError
 
-from agentstate import postgres
+from agentstate import postgres, where
 from agentstate.doctor.findings import Finding, problem, warning
 from agentstate.embedded import SUPPORTED
 from agentstate.store import outages
@@ -159,7 +159,7 @@ def _writing(facts: Facts) -> Iterator[Finding]:
         yield problem(
             "database",
             "a restore was begun and not finished: nobody can write",
-            "./run restore --finish",
+            f"{where.COMMAND} restore --finish",
         )
     if facts.encoding != "UTF8":
         yield problem(

@@ -9,7 +9,7 @@ from typing import Literal
 from agentstate.store.errors import NotAllowed
 
 # None implies another (api.md, "Who is calling").
-SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+SCOPES = ("read", "payloads", "write", "propose", "operate", "override", "admin")
 # Of people, from the least to the most; each has what the one before it has.
 ROLES: dict[str, frozenset[str]] = {
     "viewer": frozenset({"read", "payloads"}),

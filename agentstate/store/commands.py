@@ -571,6 +571,8 @@ class ReclaimLease(Command[Reclaimed]):
     expected_token, expected_owner: what the operator saw. Refuses HolderChanged when that is not
     so any more, LeaseHeld for a live lease without `force` (scope override), NotAllowed, NotFound.
     hold_off_seconds: keep the former owner from acquiring the unit again for so long.
+    proposal: whose it is (proposals.py), if the operator confirms one. Refuses ExpectationFailed
+    when it is declined, too old or about another holder.
     """
 
     unit: str
@@ -579,6 +581,7 @@ class ReclaimLease(Command[Reclaimed]):
     reason: str
     force: bool = False
     hold_off_seconds: int = 0
+    proposal: UUID | None = None
 
     def __post_init__(self) -> None:
         names.check_unit("unit", self.unit)

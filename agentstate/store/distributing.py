@@ -14,6 +14,7 @@ from django.apps import apps
 from django.db import connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 
+from agentstate import where
 from agentstate.store import distributed_sql, distribution
 
 LOG = "agentstate_event"
@@ -136,7 +137,7 @@ def check(cursor: Any) -> list[str]:
         )
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-        raise NotReady("there are migrations to run: ./run manage migrate")
+        raise NotReady(f"there are migrations to run: {where.COMMAND} manage migrate")
     return workers
 
 

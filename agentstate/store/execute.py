@@ -43,6 +43,7 @@ from agentstate.store import (
     outages,
     partitions,
     plain,
+    proposed,
     renewals,
     retention,
     sessions,
@@ -741,6 +742,7 @@ class _Batch:
         if any(part.is_of_ages for part in parts):
             cursor.execute(sql.LOCK_AGES)
             draft.facts.ages = retention.read_kept(cursor)
+        self._look_at_proposals(cursor, draft.facts, items)
         self._look_at_holds(cursor, draft.facts, parts, ids, budgets)
         draft.leases.update({row.unit: row for row in leases})
         draft.runs.update({row.key: row for row in runs})
@@ -836,6 +838,13 @@ class _Batch:
         if wanted:
             cursor.execute(sql.LOCK_BULKS, [wanted])
             facts.bulks = dict(cursor.fetchall())
+
+    def _look_at_proposals(self, cursor: Any, facts: Facts, items: Sequence[_Item]) -> None:
+        """Of units that are locked by now: nobody proposes or declines meanwhile."""
+        units = {part.proposals for item in items for part in item.parts if part.proposals}
+        makers = {i.ask.by.principal for i in items if any(p.proposes for p in i.parts)}
+        if units:
+            facts.proposed = proposed.read(cursor, units=units, makers=makers)
 
     def _needs_runs(self, items: Sequence[_Item]) -> bool:
         choosing = (ClaimRuns, NoteLapsed, CarryOutDeadlines)

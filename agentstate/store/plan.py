@@ -61,6 +61,7 @@ from agentstate.store.commands import (
 )
 from agentstate.store.lean import lean
 from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
+from agentstate.store.proposals import DeclineProposal, ProposeReclaim
 from agentstate.store.rows import run_key_of, unit_of
 from agentstate.store.rules.names import SIGN_CHANGE
 from agentstate.store.states import TERMINAL
@@ -88,6 +89,7 @@ class Plan:
     person: whose rights it is about; is_setup: it needs to know whether there is an admin.
     api_keys: names that may be taken. target: of alerts; delivery: to be sent again, with its
     target. bulk: that is stopped. is_of_ages: it changes how long something is kept.
+    proposals: the unit whose proposals it has to know; proposes: it makes one.
     """
 
     operation: str
@@ -123,6 +125,8 @@ class Plan:
     delivery: UUID | None = None
     bulk: UUID | None = None
     is_of_ages: bool = False
+    proposals: str | None = None
+    proposes: bool = False
 
     @property
     def is_of_runs_alone(self) -> bool:
@@ -274,6 +278,7 @@ def _reclaim(ask: ReclaimLease) -> Plan:
         ask.unit,
         "reclaim",
         tokens=1,
+        proposals=ask.unit if ask.proposal is not None else None,
         wanted=_wanted(
             expected_token=ask.expected_token,
             expected_owner=ask.expected_owner,
@@ -281,6 +286,24 @@ def _reclaim(ask: ReclaimLease) -> Plan:
             reason=ask.reason,
         ),
     )
+
+
+def _propose(ask: ProposeReclaim) -> Plan:
+    return _of_unit(
+        ask.unit,
+        "propose-reclaim",
+        proposals=ask.unit,
+        proposes=True,
+        wanted=_wanted(
+            expected_token=ask.expected_token,
+            expected_owner=ask.expected_owner,
+            reason=ask.reason,
+        ),
+    )
+
+
+def _decline(ask: DeclineProposal) -> Plan:
+    return _of_unit(ask.unit, "decline-proposal", proposals=ask.unit)
 
 
 def _claim(ask: ClaimRuns) -> Plan:
@@ -463,6 +486,8 @@ _PLANS: dict[type[Command[Any]], Callable[[Any], Plan]] = {
     RenewLease: _renew,
     ReleaseLease: _release,
     ReclaimLease: _reclaim,
+    ProposeReclaim: _propose,
+    DeclineProposal: _decline,
     ClaimRuns: _claim,
     NoteLapsed: lambda ask: Plan(operation="note-lapsed"),
     Spend: _spend,

@@ -264,6 +264,13 @@ def runs(*, wanted: RunFilter, limit: int, place: Place | None = None) -> Page[R
     return _paged(views, limit=limit, place=place, key=_run_key, at=_read_at(rows))
 
 
+def runs_by_id(ids: Sequence[UUID]) -> list[RunView]:
+    """These runs as `runs` tells them, in this order; those that are gone are left out."""
+    views = map(_run_view, _rows(f"{_LIST_RUNS} WHERE r.id = ANY(%(ids)s)", {"ids": list(ids)}))
+    found = {view.run.id: view for view in views}
+    return [found[one] for one in ids if one in found]
+
+
 _LIST_RUNS = f"""
 SELECT agentstate_now(), p.key, NULL, 0,
     {_of("r", rowsql.RUN_COLUMNS, attrs="'{}'", result="NULL")},

@@ -16,6 +16,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from agentstate import where
 from agentstate.store.asks import Ask
 from agentstate.store.callers import SCOPES, Caller
 from agentstate.store.commands import ReclaimLease, RevokeKey
@@ -32,12 +33,13 @@ GIVEN_OUT_PER_SECOND = 1_000_000
 AHEAD_AT_LEAST = 1_000_000_000
 
 GATED = ("agentstate_run", "agentstate_lease", "agentstate_feedhead", "agentstate_feedconsumer")
+_FINISH = f"{where.COMMAND} restore --finish"
 # Class 57: whoever is turned away takes the database for one that starts, and comes again.
-GATE = """
+GATE = f"""
 CREATE OR REPLACE FUNCTION agentstate_restoring() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('agentstate.restoring', true) IS DISTINCT FROM 'finishing' THEN
-        RAISE EXCEPTION 'the store is being restored; ./run restore --finish goes on with it'
+        RAISE EXCEPTION 'the store is being restored; {_FINISH} goes on with it'
             USING ERRCODE = 'cannot_connect_now';
     END IF;
     RETURN NULL;

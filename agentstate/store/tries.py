@@ -45,6 +45,7 @@ from agentstate.store.commands import (
 )
 from agentstate.store.errors import NotAllowed
 from agentstate.store.plan import Plan
+from agentstate.store.proposals import DECLINED, PROPOSED, DeclineProposal, ProposeReclaim
 from agentstate.store.rows import ActionRow
 
 REFUSED, FORBIDDEN = "refused", "forbidden"
@@ -69,6 +70,8 @@ _NAMES: dict[type[Command[Any]], Callable[[Any], tuple[str, str]]] = {
     SignalRun: lambda ask: (f"run.signalled-{ask.signal}", ask.run),
     BrakeRun: lambda ask: ("run.braked" if ask.per_second else "run.brake-lifted", ask.run),
     ReclaimLease: lambda ask: ("lease.reclaimed", ask.unit),
+    ProposeReclaim: lambda ask: (PROPOSED, ask.unit),
+    DeclineProposal: lambda ask: (DECLINED, ask.unit),
     ChangeCap: lambda ask: ("budget.cap-changed", _budget(ask)),
     SplitBudget: lambda ask: ("budget.split", _budget(ask)),
     DrainWorker: lambda ask: (

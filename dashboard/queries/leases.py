@@ -22,6 +22,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce
 
+from agentstate.store import proposed
 from agentstate.store.models import Event, Heartbeat, Lease, OperatorAction, Refusal, Run, Worker
 from dashboard import cursors, sentences
 from dashboard.models import DatabaseNow
@@ -170,11 +171,13 @@ class Refreshed:
     strip: list[StripMark]
     sweep: datetime | None
     now: datetime
+    proposals: list[proposed.OpenProposal]
 
 
 def read_refreshed(*, owner: str = "", after: str = "", only: str = "") -> Refreshed:
-    """The board, strip and sweep of `read_board`, `read_strip` and `read_last_sweep` in two
-    statements: everything, then what was refused on the units that are shown. Raises BadCursor."""
+    """The board, strip, sweep and proposals of `read_board`, `read_strip`, `read_last_sweep` and
+    `proposed.read_open` in two statements: everything, then what was refused on the units that are
+    shown. Raises BadCursor."""
     now = DatabaseNow()
     found = held().filter(owner__startswith=owner).annotate(**SIGNS)
     state = in_state(now)
@@ -190,6 +193,10 @@ def read_refreshed(*, owner: str = "", after: str = "", only: str = "") -> Refre
             "totals": together.values_of(totals, 2),
             "near": _with_signs(near),
             "sweep": together.values_of(_sweeps()),
+            "proposals": together.then(
+                together.sql_of(proposed.READ, proposed.OF_ALL, proposed.COLUMNS),
+                proposed.open_of,
+            ),
         }
     )
     sweep = first(told["sweep"])
@@ -204,6 +211,7 @@ def read_refreshed(*, owner: str = "", after: str = "", only: str = "") -> Refre
         strip=_strip(told["near"], told["now"]),
         sweep=together.moment(sweep[0]) if sweep else None,
         now=told["now"],
+        proposals=told["proposals"],
     )
 
 

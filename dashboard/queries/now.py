@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from agentstate.store import collisions, rates, reads, targets
+from agentstate.store import collisions, proposed, rates, reads, targets
 from agentstate.store.bulking import NAMED
 from agentstate.store.models import Lease, OperatorAction
 from agentstate.store.rates import Figures, Group
@@ -58,6 +58,7 @@ class Checked:
 
 def read_checks(*, now: datetime) -> Checked:
     reads_by_name: dict[str, Callable[[], Any]] = {
+        "proposals": proposed.read_open,
         "lapsed": lambda: read_lapsed(now=now),
         "overtaken": lambda: read_overtaken(now=now),
         "hot": lambda: read_hot(now=now),

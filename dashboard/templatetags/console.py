@@ -12,6 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from agentstate import where
 from agentstate.store import retention
 from agentstate.store.states import TERMINAL, Status
 from dashboard import moments, zones
@@ -40,6 +41,12 @@ def _sprite() -> SafeString:
 def sprite() -> SafeString:
     """All icons of the page, once; `icon` refers to them."""
     return _sprite()
+
+
+@register.simple_tag
+def command() -> str:
+    """What a person types to run one of our commands, on this machine."""
+    return where.COMMAND
 
 
 @register.simple_tag

@@ -10,6 +10,7 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 
+from agentstate import where
 from agentstate.store import outages
 from agentstate.store.payloads import BODY_BYTES_MAX
 
@@ -36,7 +37,7 @@ def too_large(request: HttpRequest) -> HttpResponse | None:
     if not (length.isdigit() and int(length) > BODY_BYTES_MAX):
         return None
     text = f"At most {BODY_BYTES_MAX // 2**20} MiB are taken here. Nothing was changed."
-    detail = "A larger bundle is checked with ./run bundle --check FILE, on any machine."
+    detail = f"A larger bundle is checked with {where.COMMAND} bundle --check FILE, on any machine."
     return _page(request, 413, "Too large", text, detail=detail)
 
 

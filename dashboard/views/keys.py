@@ -25,6 +25,7 @@ SAID = {
     "read": "look at runs, leases, budgets and events, but for payloads",
     "payloads": "see payloads as well",
     "write": "what workers do: create runs, take leases, append, spend",
+    "propose": "ask a person to reclaim a unit: what an assistant needs",
     "operate": "what operators do: reclaim lapsed leases, pause, cancel, acknowledge",
     "override": "what seniors do: take live leases, change caps",
     "admin": "make and end keys and targets",

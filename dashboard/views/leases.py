@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from agentstate import store
+from agentstate.store import proposed
 from agentstate.store.commands import ReclaimLease
 from agentstate.store.errors import HolderChanged, Invalid, LeaseHeld, NotAllowed, Refusal
 from dashboard import cursors
@@ -40,7 +41,7 @@ from dashboard.queries.leases import UnitStory
 from dashboard.queries.panels import Panel, read_panel, read_panels
 from dashboard.queries.past import read_unit as read_past_unit
 from dashboard.queries.together import Read
-from dashboard.views import past
+from dashboard.views import past, proposals
 
 HOLD_OFF_SECONDS_MAX = 86_400
 
@@ -65,6 +66,7 @@ def refreshed(owner: str, after: str, only: str) -> dict[str, Any] | None:
         "only": only,
         "strip": strip,
         "sweep": sweep,
+        "proposals": Panel(found=found.proposals),
     }
 
 
@@ -88,7 +90,11 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     now = database_now()
     board = partial(queries.read_board, now=now, owner=owner, only=only)
     beside: dict[str, Callable[[], Any]]
-    beside = {"strip": partial(queries.read_strip, now=now), "sweep": queries.read_last_sweep}
+    beside = {
+        "strip": partial(queries.read_strip, now=now),
+        "sweep": queries.read_last_sweep,
+        "proposals": proposed.read_open,
+    }
     try:
         panels = read_panels({"board": partial(board, after=after)} | beside)
     except cursors.BadCursor:
@@ -102,6 +108,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "only": only,
         "strip": panels["strip"],
         "sweep": panels["sweep"],
+        "proposals": panels["proposals"],
     } | verdicts(request)
     if is_partial(request, "board"):
         return render(request, "leases/board.html", context)
@@ -201,6 +208,7 @@ class Form:
     hold_off: str
     force: bool
     typed: str
+    proposal: str = ""
 
 
 def facts_reads(request: ConsoleRequest, unit: str) -> dict[str, Read[Any]] | None:
@@ -215,7 +223,8 @@ def facts_reads(request: ConsoleRequest, unit: str) -> dict[str, Read[Any]] | No
 @asking(facts_reads)
 def reclaim(request: ConsoleRequest, unit: str) -> HttpResponseBase:
     """Ask with the facts; then free the unit, if its holder is still who the operator saw. `of` the
-    run that the page is about, so that its facts are found in one statement."""
+    run that the page is about, so that its facts are found in one statement. `proposal`: whose
+    reclaim it is, when somebody proposed it."""
     if (found := found_along(request, unit, run=asked_run(request))) is not None:
         return refresh_facts(request, unit, found)
     story = read_story(unit)
@@ -230,6 +239,7 @@ def reclaim(request: ConsoleRequest, unit: str) -> HttpResponseBase:
         hold_off=request.POST.get("hold_off_seconds", "").strip(),
         force=request.POST.get("force") == "yes",
         typed=request.POST.get("typed_owner", "").strip(),
+        proposal=proposals.asked(request),
     )
     return carry_out(request, story, form)
 
@@ -259,6 +269,7 @@ def ask(
         "seen_owner": form.owner if keep and form else lease and lease.owner,
         "holding": queries.read_holding(story),
         "form_key": request.POST.get("form_key", "") if keep else uuid.uuid4().hex,
+        "proposal": None if facts else proposals.shown(request, story),
     }
     if facts:
         return render(request, "leases/reclaim_refresh.html", context)
@@ -290,6 +301,7 @@ def carry_out(request: ConsoleRequest, story: UnitStory, form: Form) -> HttpResp
             reason=form.reason,
             force=form.force,
             hold_off_seconds=whole(form.hold_off) or 0,
+            proposal=proposals.number_of(form.proposal),
         )
         done = store.execute(command, by=request.access.caller, under=form_circumstances(request))
     except NotAllowed as refused:

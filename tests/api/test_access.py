@@ -9,6 +9,7 @@ from django.db import connection
 
 from agentstate import store
 from agentstate.store import keys, reads
+from agentstate.store.callers import SCOPES
 from agentstate.store.errors import Invalid, NotAllowed, NotFound
 from tests.api.asking import Api, new_key
 from tests.store.asking import VIEWER, rows
@@ -107,6 +108,15 @@ SCOPED = [
     ("read", "GET", "/workers", None),
     ("read", "GET", "/items?pk=run%2342", None),
     ("read", "GET", "/receipts?key=k", None),
+    ("read", "GET", "/runs/-/search?filter=lease:lapsed", None),
+    ("read", "GET", "/contention", None),
+    ("read", "GET", "/proposals", None),
+    (
+        "propose",
+        "POST",
+        "/leases/u-1/proposals",
+        '{"expected_token": 1, "expected_owner": "w", "reason": "x"}',
+    ),
     ("write", "PUT", "/runs/42/telemetry", '{"host": "h"}'),
     ("write", "POST", "/runs/42/budgets", '{"name": "b", "cap": 1}'),
     ("write", "POST", "/budgets", '{"name": "b", "cap": 1}'),
@@ -141,18 +151,9 @@ SCOPED = [
 
 def test_each_call_needs_its_scope_and_none_implies_another(with_scopes):
     """Case O-40 (docs/cases.md)."""
-    scopes = ("read", "write", "operate", "override")
+    scopes = ("read", "write", "propose", "operate", "override")
     of_one = {scope: with_scopes(scope) for scope in scopes}
-    all_but = {
-        scope: with_scopes(
-            *[
-                s
-                for s in ("read", "payloads", "write", "operate", "override", "admin")
-                if s != scope
-            ]
-        )
-        for scope in scopes
-    }
+    all_but = {scope: with_scopes(*[s for s in SCOPES if s != scope]) for scope in scopes}
     for scope, method, path, body in SCOPED:
         refused = all_but[scope].send(method, path, body)
         assert refused.refused == (403, "not-allowed"), (method, path)

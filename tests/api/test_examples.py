@@ -37,10 +37,10 @@ FIRST_TOKEN = 812
 SENT = ("Idempotency-Key", "Agentstate-Fence", "If-Match")
 TOLD = ("ETag", "Location", "Idempotent-Replayed", "Agentstate-Duplicate", "Retry-After")
 # Their answers have times and sizes that were measured: only their shape is compared.
-MEASURED = ("list_alerts", "read_rates")
+MEASURED = ("list_alerts", "read_contention", "read_rates")
 # Ids and secrets that are made at random.
 # Ids, secrets, and cursors, which are signed with the site's own key.
-MADE = re.compile(r'(msg_|whsec_|"(?:next|prev|cursor)": ")[A-Za-z0-9+/=:_-]+')
+MADE = re.compile(r'(msg_|whsec_|proposal=|"(?:next|prev|cursor|proposal)": ")[A-Za-z0-9+/=:_-]+')
 
 
 class Story:
@@ -450,6 +450,14 @@ def operators(story: Story, clock: Any, token: int) -> None:
     story.call("Workers", "GET", "/workers")
     clock.advance(seconds=61)
     story.call(
+        "Ask a person to free a unit whose holder is silent",
+        "POST",
+        "/leases/run:42/proposals",
+        {"expected_token": token, "expected_owner": "w-3~07fe", "reason": "silent for a minute"},
+    )
+    story.call("What a person has to decide on", "GET", "/proposals")
+    story.call("What is stuck", "GET", "/runs/-/search?filter=lease%3Alapsed&limit=1")
+    story.call(
         "Free a unit whose holder is silent",
         "POST",
         "/leases/run:42/reclaim",
@@ -503,6 +511,11 @@ def everything_that_happened(story: Story, clock: Any) -> None:
         "Conflicts by operation",
         "GET",
         "/rates?by=operation&limit=2&since=2026-03-02T12:00:00Z&until=2026-03-02T12:01:00Z",
+    )
+    story.call(
+        "Who met whom",
+        "GET",
+        "/contention?limit=2&since=2026-03-02T12:00:00Z&until=2026-03-02T12:01:00Z",
     )
     deadline = (clock.now + timedelta(seconds=5)).isoformat()
     story.lead("POST", "/runs", {"key": "late", "task": "x", "deadline_at": deadline})

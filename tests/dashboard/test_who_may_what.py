@@ -54,7 +54,7 @@ SECRET = "a-secret-of-the-agent"
 PARTS = {
     "key": "42", "unit": "run:42", "name": "w-1", "rule": "fenced", "seq": "1", "pk": "1",
     "code": "stale-fence", "action": "cancel", "uidb64": "MQ", "token": "set-password",
-    "kind": "refusals",
+    "kind": "refusals", "proposal": "019cae6c-5448-7ab6-86ab-25fdcce0da84",
 }  # fmt: skip
 NAMES = {"budgets": "shared", "alerts/-/targets": "ops", "people": "somebody", "keys": "fleet",
          "runs/<str:key>/budgets": "tokens"}  # fmt: skip
@@ -122,7 +122,8 @@ def tables() -> str:
             who = [mark[may(role, scope)] for role in PEOPLE]
             more = f"a key with {key}" if key else told.more
             lines.append(f"| `/{route}` | {word} | {' | '.join(who)} | {more} |")
-    lines += ["", "| call | | no key | " + " | ".join(SCOPES) + " | needs |", "|---|" + "---|" * 9]
+    lines += ["", "| call | | no key | " + " | ".join(SCOPES) + " | needs |"]
+    lines.append("|---|" + "---|" * (len(SCOPES) + 3))
     for operation, (method, path, scopes) in calls().items():
         who = [mark[not scopes]]
         who += [mark[(not scopes or one in scopes) and operation not in ALSO] for one in SCOPES]

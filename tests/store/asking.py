@@ -42,6 +42,7 @@ FLEET = Caller(kind="key", name="fleet", scopes=frozenset(SCOPES))
 OTHER_FLEET = Caller(kind="key", name="other-fleet", scopes=frozenset(SCOPES))
 ANA = Caller(kind="person", name="ana", scopes=frozenset({"read", "payloads", "operate"}))
 SENIOR = Caller(kind="person", name="bo", scopes=ANA.scopes | {"override"})
+ASSISTANT = Caller(kind="key", name="assistant", scopes=frozenset({"read", "propose"}))
 VIEWER = Caller(kind="person", name="vi", scopes=frozenset({"read", "payloads"}))
 
 

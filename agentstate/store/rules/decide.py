@@ -55,6 +55,7 @@ from agentstate.store.commands import (
     TryTarget,
 )
 from agentstate.store.people import EndSessions, MakeFirstAdmin, SetRole
+from agentstate.store.proposals import DeclineProposal, ProposeReclaim
 from agentstate.store.rules.deciding.ages import change_age
 from agentstate.store.rules.deciding.alerts import (
     acknowledge_alert,
@@ -92,6 +93,7 @@ from agentstate.store.rules.deciding.people import (
     make_first_admin,
     set_role,
 )
+from agentstate.store.rules.deciding.proposals import decline_proposal, propose_reclaim
 from agentstate.store.rules.deciding.runs import (
     append,
     brake_run,
@@ -143,6 +145,8 @@ _DECIDERS: dict[type[Command[Any]], Callable[[Any, Deciding], Result]] = {
     RenewLease: renew_lease,
     ReleaseLease: release_lease,
     ReclaimLease: reclaim_lease,
+    ProposeReclaim: propose_reclaim,
+    DeclineProposal: decline_proposal,
     ClaimRuns: claim_runs,
     NoteLapsed: note_lapsed,
     Spend: spend,

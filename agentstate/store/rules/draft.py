@@ -19,6 +19,7 @@ from agentstate.store.effects import BEGUN, effect_of
 from agentstate.store.errors import Invalid, NotFound, RunExpired
 from agentstate.store.made import KeptRule
 from agentstate.store.payloads import write
+from agentstate.store.proposals import Proposed
 from agentstate.store.quiet import KeptQuiet
 from agentstate.store.rows import (
     ActionRow,
@@ -51,6 +52,7 @@ class Facts:
     target and what it says, of those that are to be sent again.
     bulks: the state of those that are stopped. ages: how long things are kept, where that was ever
     changed.
+    proposed: what was proposed to be done to units that the commands name, and how much by whom.
     people: the roles of those that the commands name, joined with commas. has_admin, setup_code:
     whether there is an admin, and the digest of the code for the first one, if that is asked.
     writes_per_second: the site's limit for one run, 0 for none.
@@ -79,6 +81,7 @@ class Facts:
     deliveries: dict[UUID, tuple[str, str]] = field(default_factory=dict)
     bulks: dict[UUID, str] = field(default_factory=dict)
     ages: dict[str, KeptAge] = field(default_factory=dict)
+    proposed: Proposed = field(default_factory=Proposed)
     people: dict[str, str] = field(default_factory=dict)
     has_admin: bool = True
     setup_code: str | None = None

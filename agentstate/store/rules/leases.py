@@ -208,10 +208,9 @@ def check_reclaim(
     Raises HolderChanged, LeaseHeld (live, without force), NotAllowed (force needs override).
     """
     by.need("operate")
-    seen = (ask.expected_token, ask.expected_owner)
-    if lease is None or (lease.token, lease.owner) != seen:
-        facts = lease.facts(now) if lease else {"unit": ask.unit, "owner": None, "token": None}
-        raise HolderChanged(_who_holds(ask, facts["owner"], facts["token"]), current=facts)
+    lease = check_seen(
+        lease, unit=ask.unit, owner=ask.expected_owner, token=ask.expected_token, now=now
+    )
     if lease.live(now):
         if not ask.force:
             raise LeaseHeld(
@@ -225,9 +224,16 @@ def check_reclaim(
     return lease
 
 
-def _who_holds(ask: ReclaimLease, owner: Any, token: Any) -> str:
-    saw = f"you saw {ask.expected_owner} with token {ask.expected_token}"
-    return f"{saw}; now {owner} holds it with token {token}" if owner else f"{saw}; now it is free"
+def check_seen(
+    lease: LeaseRow | None, *, unit: str, owner: str, token: int, now: datetime
+) -> LeaseRow:
+    """The lease, if it is with the holder that somebody saw. Raises HolderChanged."""
+    if lease is not None and (lease.token, lease.owner) == (token, owner):
+        return lease
+    facts = lease.facts(now) if lease else {"unit": unit, "owner": None, "token": None}
+    saw, holder = f"you saw {owner} with token {token}", facts["owner"]
+    is_so = f"{holder} holds it with token {facts['token']}" if holder else "it is free"
+    raise HolderChanged(f"{saw}; now {is_so}", current=facts)
 
 
 def check_seen_holder(

@@ -32,6 +32,7 @@ from agentstate.store.rows import (
     run_key_of,
 )
 from agentstate.store.rules import leases
+from agentstate.store.rules.deciding import proposals
 from agentstate.store.rules.deciding.desk import Deciding, told
 from agentstate.store.rules.deciding.runs import move_run
 from agentstate.store.rules.draft import Draft
@@ -179,6 +180,7 @@ def _free_run(unit: str, on: Deciding, *, spent_token: int | None = None) -> Run
 def reclaim_lease(ask: ReclaimLease, on: Deciding) -> Reclaimed:
     draft, now = on.draft, on.draft.now
     lease = leases.check_reclaim(draft.lease(ask.unit), ask, by=on.by, now=now)
+    proposal = proposals.confirmed(ask, on)
     owner, former_token, was_live = lease.owner, lease.token, lease.live(now)
     expired_at = lease.expires_at
     token = draft.new_token()
@@ -204,7 +206,8 @@ def reclaim_lease(ask: ReclaimLease, on: Deciding) -> Reclaimed:
         run,
         reason=ask.reason,
         before={"owner": owner, "token": former_token, "live": was_live},
-        after={"owner": None, "token": None, "spent_token": token},
+        after={"owner": None, "token": None, "spent_token": token}
+        | ({"proposal": str(proposal.id), "proposed_by": proposal.by} if proposal else {}),
         expected={"owner": ask.expected_owner, "token": ask.expected_token},
     )
     return Reclaimed(

@@ -22,13 +22,14 @@ from agentstate_client import (
     Unreachable,
     Unsendable,
 )
-from agentstate_client.cli import commands
+from agentstate_client.cli import commands, server
 from agentstate_client.cli.asking import DEFAULT_URL, KEY, KEY_FILE, URL, Misuse
 from agentstate_client.cli.showing import Screen, json_line, shown
 from agentstate_client.version import VERSION
 
 DONE, REFUSED, MISUSED, UNREACHABLE, NOT_FOUND, INTERRUPTED = 0, 1, 2, 3, 4, 130
 STATUSES = ("pending", "running", "paused", "completed", "failed", "cancelled")
+COMMANDS = ("runs", "tail", "leases", "reclaim", "spend", "feed", "receipt", "mcp")
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 EPILOG = f"""\
@@ -45,12 +46,23 @@ exit codes:
   3    the store does not answer, or what answers is none
   4    there is no such thing
   130  stopped by Ctrl-C
+
+Where the server is installed as well, its commands are here, too: demo, serve, key, user, doctor
+and others (`agentstate serve --help`; `python -m agentstate --help` lists them).
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; its exit code. The entry point of `agentstate`."""
-    options = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] not in COMMANDS:
+        handed = server.hand_over(words)
+        if handed is not None:
+            return handed
+        if server.is_missing(words):
+            _say(f"agentstate: {words[0]} is a command of the server: pip install agentstate")
+            return MISUSED
+    options = parser().parse_args(words)
     try:
         with _warnings_on_stderr():
             code: int = options.command(options, Screen(json=options.json))
@@ -95,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
     _add_spend(command("spend", commands.spend, "show budgets: cap, spent, reserved, left"))
     _add_feed(command("feed", commands.feed, "show what happens to all runs, as it happens"))
     _add_receipt(command("receipt", commands.receipt, "show what became of a request"))
+    command("mcp", commands.mcp, "be an MCP server on stdin and stdout, for an assistant")
     return top
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,6 +73,17 @@ def tail(options: argparse.Namespace, screen: Screen) -> int:
         events = run.events(after=after) if options.no_follow else run.follow(after=after)
         for event in events:
             _show_event(screen, event)
+    return DONE
+
+
+def mcp(options: argparse.Namespace, screen: Screen) -> int:
+    if (options.key_file or "").strip() == "-":
+        raise Misuse("stdin is the assistant's: name a file, or set the variable")
+    if importlib.util.find_spec("mcp") is None:
+        raise Misuse("this needs the extra: pip install 'agentstate-client[mcp]'")
+    from agentstate_client.mcp.serving import serve
+
+    serve(url=find_url(options.url), key=find_key(options.key_file))
     return DONE
 
 

@@ -23,7 +23,9 @@ class ServerMissing(Exception):
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout of agentstate. folder: that which holds `run` and the package `agentstate`."""
+    """A checkout of agentstate, or a server that pip installed from a wheel. folder: that which
+    holds the package `agentstate`: with `run` beside it, or site-packages.
+    """
 
     folder: Path
 
@@ -36,6 +38,11 @@ class Checkout:
         """Whether the server is there, in a release that has a site for tests."""
         return (self.package / "ephemeral" / "__main__.py").is_file()
 
+    @property
+    def is_installed(self) -> bool:
+        """From a wheel, which has the rest of the server inside of the package."""
+        return (self.package / "parts").is_dir()
+
     def suits_this_process(self) -> bool:
         """Whether the server can run here: its very dependencies are installed, and nobody else
         uses Django, which a process can configure only once.
@@ -47,6 +54,8 @@ class Checkout:
         return not taken and sys.version_info >= OLDEST_PYTHON and self._has_dependencies()
 
     def _has_dependencies(self) -> bool:
+        if self.is_installed:  # pip has seen to it
+            return self.package.parent == _importable()
         pins = PIN.findall((self.folder / "requirements.lock").read_text("utf-8"))
         return bool(pins) and all(
             _installed(name) == version or (marker and _installed(name) is None)

@@ -12,7 +12,7 @@ from agentstate_client.testing.finding import find_checkout
 from agentstate_client.testing.ways import Way, run_server
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=timezone.utc)
-SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+SCOPES = ("read", "payloads", "write", "propose", "operate", "override", "admin")
 
 
 class Clock:
