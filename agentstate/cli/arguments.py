@@ -13,6 +13,7 @@ from agentstate.cli import (
     benchmarks,
     bundles,
     checks,
+    docs,
     doctor,
     drill,
     integrations,
@@ -113,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     add_fuzz(commands)
     add_drill(commands)
     add_bench(commands)
+    add_docs(commands)
     add_passed_on(commands)
     return top
 
@@ -392,6 +394,19 @@ def add_bench(commands: Commands) -> None:
     asked.add_argument("--render", action="store_true",
                        help="measure nothing; write the page anew from what is kept")  # fmt: skip
     asked.set_defaults(command=benchmarks.bench)
+
+
+def add_docs(commands: Commands) -> None:
+    about = "build the pages of docs/ as a site that needs no network, and follow every link"
+    site_of_pages = commands.add_parser(
+        "docs", help=about,
+        description=f"{sentence(about)}. The builder is installed in var/docs the first time. "
+        "Exits non-zero when a link leads nowhere or a page loads something from elsewhere.",
+    )  # fmt: skip
+    site_of_pages.add_argument("--serve", action="store_true", help="then show it until Ctrl-C")
+    site_of_pages.add_argument("--port", type=whole(0, 65_535), default=8100, metavar="N",
+                               help="where (default 8100; 0: any)")  # fmt: skip
+    site_of_pages.set_defaults(command=docs.docs)
 
 
 def add_fuzz(commands: Commands) -> None:
