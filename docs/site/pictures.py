@@ -82,7 +82,7 @@ def statuses() -> Sheet:
 
 def lease() -> Sheet:
     s = Sheet("lease", "A lease over time", "A acquires at 0 with token 1 and renews at 20; B is "
-              "refused at 30; A crashes at 35; its lease ends at 80; C acquires at 90 with token 2.",
+              "refused at 29; A crashes at 35; its lease ends at 80; C acquires at 90 with token 2.",
               WIDE, 250)  # fmt: skip
 
     def x(seconds: float) -> float:
@@ -100,12 +100,12 @@ def lease() -> Sheet:
     s.box(x(90), 40, x(140) - x(90), 32, fill="second-fill", edge="second", round_=4)
     s.words(x(90) + 10, 61, "C · token 2", size=13, colour="second", bold=True)
     s.dot(x(20), 88, colour="first", r=4)
-    s.words(x(20), 108, "renews", at="middle", size=12, colour="soft")
+    s.words(x(20) - 10, 108, "renews", at="middle", size=12, colour="soft")
     s.cross(x(35), 56)
-    s.words(x(35), 130, "A crashes", at="middle", size=12, colour="bad")
-    s.line(x(35), 78, x(35), 116, colour="bad", dashed=True)
-    s.line(x(30), 172, x(30), 76, colour="soft", dashed=True)
-    s.words(x(30) - 4, 152, "B asks: lease-held", at="end", size=12, colour="soft")
+    s.words(x(35) + 6, 104, "A crashes", size=12, colour="bad")
+    s.line(x(35), 78, x(35), 108, colour="bad", dashed=True)
+    s.line(x(29), 172, x(29), 76, colour="soft", dashed=True)
+    s.words(x(29) + 6, 152, "B asks: lease-held", size=12, colour="soft")
     s.line(x(80), 36, x(80), 178, colour="soft", dashed=True)
     s.words(x(80) + 6, 130, "its time is over, by the", size=12, colour="soft")
     s.words(x(80) + 6, 146, "database's clock", size=12, colour="soft")

@@ -38,6 +38,10 @@ CODE = re.compile(r"(`+)(?:(?!\1).)*?\1(?!`)", re.DOTALL)
 LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yaml": "yaml", ".json": "json"}
 
 
+# The first page leads everywhere; a list beside it would hold itself alone.
+HOME = "---\nhide:\n  - navigation\n---\n\n"
+
+
 class Broken(Exception):
     """A link or a page that leads nowhere: the text says which and where it stands."""
 
@@ -238,6 +242,7 @@ def stage(folder: Path) -> Site:
     shutil.rmtree(folder, ignore_errors=True)
     site = pages()
     texts = {path: staged(source, site) for path, source in site.sources.items()}
+    texts["index.md"] = HOME + texts["index.md"]
     texts |= {shown_path(source): shown(source) for source in site.shown}
     for path, text in texts.items():
         _write(folder / "pages" / path, text)
