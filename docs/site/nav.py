@@ -23,7 +23,7 @@ SECTIONS: list[Section] = [
         ("Thirty questions", "questions.md"),
     ]),
     ("Concepts", [
-        ("Nine words", "concepts/README.md"),
+        ("Eight words", "concepts/README.md"),
         ("Run", "concepts/runs.md"),
         ("Lease", "concepts/leases.md"),
         ("Fence", "concepts/fencing.md"),

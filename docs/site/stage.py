@@ -38,8 +38,16 @@ CODE = re.compile(r"(`+)(?:(?!\1).)*?\1(?!`)", re.DOTALL)
 LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yaml": "yaml", ".json": "json"}
 
 
-# The first page leads everywhere; a list beside it would hold itself alone.
-HOME = "---\nhide:\n  - navigation\n---\n\n"
+# What is hidden beside a page: the first one leads everywhere by itself; wide tables need the room.
+HIDDEN = {"index.md": "navigation", "questions.md": "toc", "coverage.md": "toc", "texts.md": "toc",
+          "cases.md": "toc"}  # fmt: skip
+# How high pages stand in the search, by the beginning of their paths; all else 1. Who searches
+# wants to do something first, then to look something up, and seldom to read why it was decided.
+BOOSTS = {
+    "how-to/": 4, "quickstart": 4, "concepts/": 3, "compare": 3, "evidence": 3, "questions": 3,
+    "client.md": 0.5, "proof": 0.5, "cases": 0.4,
+    "decisions/": 0.2, "changelog": 0.2, "coverage": 0.2, "project": 0.2, "bench": 0.2,
+}  # fmt: skip
 
 
 class Broken(Exception):
@@ -242,7 +250,7 @@ def stage(folder: Path) -> Site:
     shutil.rmtree(folder, ignore_errors=True)
     site = pages()
     texts = {path: staged(source, site) for path, source in site.sources.items()}
-    texts["index.md"] = HOME + texts["index.md"]
+    texts = {path: _head(path) + text for path, text in texts.items()}
     texts |= {shown_path(source): shown(source) for source in site.shown}
     for path, text in texts.items():
         _write(folder / "pages" / path, text)
@@ -254,6 +262,13 @@ def stage(folder: Path) -> Site:
     # JSON is YAML as well.
     _write(folder / "mkdocs.yml", json.dumps(configuration(), indent=1))
     return site
+
+
+def _head(path: str) -> str:
+    """What the builder is told of a page."""
+    boost = next((boost for start, boost in BOOSTS.items() if path.startswith(start)), 1)
+    hide = f"hide:\n  - {HIDDEN[path]}\n" if path in HIDDEN else ""
+    return f"---\nsearch:\n  boost: {boost}\n{hide}---\n\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 The site that `./run docs` builds of them is looked at in tests/browser/test_docs_site.py.
 """
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,8 @@ from docs.site.drawing import COLOURS
 from tests.bootstrap.conftest import ROOT
 
 DOCS = ROOT / "docs"
-QUESTION = re.compile(r"^\| (\d+) \| (.+?) \| \[.+?\]\((.+?)\) \| (.+?) \|$", re.MULTILINE)
+# number, question, where the answer is, which words stand there, what to search for
+QUESTION = re.compile(r"^\| (\d+) \| (.+?) \| \[.+?\]\((.+?)\) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 NAMED = re.compile(r"`((?:client/)?(?:tests|integrations)/[\w/]+\.py)` ([a-z0-9 ]*[a-z0-9])")
 COVERED = re.compile(r"^\| ([AD]-\d\d) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 
@@ -71,7 +73,7 @@ def test_there_are_thirty_questions_ten_of_each():
 
 def test_each_question_leads_to_its_answer_and_its_words_stand_there():
     lost = []
-    for number, _, target, words in QUESTION.findall(text_of("questions.md")):
+    for number, _, target, words, _ in QUESTION.findall(text_of("questions.md")):
         page, _, anchor = target.partition("#")
         assert anchor, f"question {number} leads to a page and to no section of it"
         told = section(DOCS / page, anchor).lower().replace("`", "")
@@ -227,3 +229,33 @@ def test_pictures_have_their_colours_in_files_and_on_the_site():
     for sheet in pictures.drawn().values():
         assert "prefers-color-scheme:dark" in sheet.svg()
         assert "<style>" not in stage.inlined(pictures.FOLDER / f"{sheet.name}.svg")
+
+
+# --- code on the pages ---------------------------------------------------------------------------
+
+CODE_OF = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What a name stands for in the code of these pages: its class in the client's reference.
+STANDS_FOR = {
+    "client": "Client", "run": "Run", "hold": "Hold", "effect": "Effect", "change": "Change",
+}  # fmt: skip
+
+
+def test_code_on_the_pages_calls_what_the_client_has():
+    pages = [DOCS / "quickstart.md", *DOCS.glob("how-to/*.md"), *DOCS.glob("concepts/*.md")]
+    blocks = [block for page in pages for block in CODE_OF.findall(page.read_text())]
+    assert len(blocks) > 7
+    used = {
+        (STANDS_FOR[node.value.id], node.attr)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in STANDS_FOR
+    }
+    assert len(used) > 15
+    told = {name: section(DOCS / "client.md", name.lower()) for name in STANDS_FOR.values()}
+    assert [
+        (name, attribute)
+        for name, attribute in sorted(used)
+        if not re.search(rf"\b{attribute}\b", told[name])
+    ] == []
