@@ -23,13 +23,13 @@ HTML, JSON, MARKDOWN = "text/html", "application/json", "text/markdown"
 @require_GET
 def openapi(request: HttpRequest, api: WorkerAPI) -> HttpResponse:
     """OpenAPI 3.1."""
-    return _lasting(HttpResponse(_openapi_text(api), content_type="application/json"))
+    return _lasting(HttpResponse(openapi_text(api), content_type="application/json"))
 
 
 @require_GET
 def docs(request: HttpRequest, api: WorkerAPI) -> HttpResponse:
     """The reference for people."""
-    sections = reference.sections(json.loads(_openapi_text(api)))
+    sections = reference.sections(json.loads(openapi_text(api)))
     site = request.build_absolute_uri("/")
     return _page(
         "api/docs.html", {"sections": sections, "scopes": SCOPES, "api": api, "site": site}
@@ -77,7 +77,8 @@ def _problem(kind: Kind) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _openapi_text(api: WorkerAPI) -> str:
+def openapi_text(api: WorkerAPI) -> str:
+    """OpenAPI 3.1 as JSON, made once."""
     return json.dumps(api.get_openapi_schema(path_prefix="/api/v1/"))
 
 

@@ -13,6 +13,7 @@ from agentstate.cli import (
     benchmarks,
     bundles,
     checks,
+    docs,
     doctor,
     drill,
     integrations,
@@ -126,7 +127,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def names() -> frozenset[str]:
-    """Every command of this copy, for whoever hands a command line over to `main`."""
     for action in parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             return frozenset(action.choices)
@@ -312,6 +312,7 @@ def add_trials(commands: Commands) -> None:
     add_fuzz(commands)
     add_drill(commands)
     add_bench(commands)
+    add_docs(commands)
 
 
 def add_torture(commands: Commands) -> None:
@@ -419,6 +420,19 @@ def add_bench(commands: Commands) -> None:
     asked.add_argument("--render", action="store_true",
                        help="measure nothing; write the page anew from what is kept")  # fmt: skip
     asked.set_defaults(command=benchmarks.bench)
+
+
+def add_docs(commands: Commands) -> None:
+    about = "build the pages of docs/ as a site that needs no network, and follow every link"
+    site_of_pages = commands.add_parser(
+        "docs", help=about,
+        description=f"{sentence(about)}. The builder is installed in var/docs the first time. "
+        "Exits non-zero when a link leads nowhere or a page loads something from elsewhere.",
+    )  # fmt: skip
+    site_of_pages.add_argument("--serve", action="store_true", help="then show it until Ctrl-C")
+    site_of_pages.add_argument("--port", type=whole(0, 65_535), default=8100, metavar="N",
+                               help="where (default 8100; 0: any)")  # fmt: skip
+    site_of_pages.set_defaults(command=docs.docs)
 
 
 def add_fuzz(commands: Commands) -> None:

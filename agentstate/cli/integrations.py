@@ -4,21 +4,17 @@ They are no dependencies of ours: their versions are in client/integrations/requ
 they are installed in var/integrations, the first time and whenever that file has changed.
 """
 
-import hashlib
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentstate.cli.output import CommandFailure, progress
+from agentstate.cli.apart import python_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ROOT / "client" / "integrations"
 WANTED = TESTS / "requirements.txt"
 FOLDER = ROOT / "var" / "integrations"
-LINES_TOLD = 12
 
 
 def test_integrations(arguments: Sequence[str]) -> int:
@@ -36,20 +32,4 @@ def test_integrations(arguments: Sequence[str]) -> int:
 
 def integrations_python() -> Path:
     """The Python of their environment, made if need be. Raises CommandFailure with pip's words."""
-    mark = hashlib.sha256(WANTED.read_bytes()).hexdigest()
-    made_of, python = FOLDER / ".made-of", FOLDER / "bin" / "python"
-    if not made_of.exists() or made_of.read_text() != mark:
-        progress(f"frameworks are installed in {FOLDER.relative_to(ROOT)} …")
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        _carry_out([sys.executable, "-m", "venv", str(FOLDER)])
-        quiet = ["-q", "--disable-pip-version-check", "--require-hashes"]
-        _carry_out([str(python), "-m", "pip", "install", *quiet, "-r", str(WANTED)])
-        made_of.write_text(mark)
-    return python
-
-
-def _carry_out(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        told = "\n".join((done.stdout + done.stderr).splitlines()[-LINES_TOLD:])
-        raise CommandFailure(f"the frameworks cannot be installed:\n{told}")
+    return python_of(FOLDER, WANTED, "the frameworks")
