@@ -28,6 +28,10 @@ ASYNC = """\
 `AsyncClient` and what it hands out (`AsyncRun`, `AsyncLease`, …) have the same names and take the
 same arguments; what sends something is awaited, what iterates is an `async for`.
 """
+DURABLE_TEXT = """\
+`AsyncDurable(AsyncClient(…))` is the same for async functions and steps. How it behaves:
+[integrations/durable.md](integrations/durable.md).
+"""
 # In the order in which one meets them; others of the same kind follow by their names.
 FIRST = ("Client", "Run", "Lease", "Budget", "Hold", "Step", "Effect", "Change")
 VALUES = ("records", "payloads", "retry")  # the modules of plain values
@@ -36,6 +40,7 @@ LANGGRAPH = (
     "AgentStateSaver", "AsyncAgentStateSaver", "AgentStateStore", "AsyncAgentStateStore",
     "ThreadMoved",
 )  # fmt: skip
+DURABLE = ("Durable", "DurableFunction", "CallEnded")
 LONGEST_LINE = 96
 STARS = {"variadic positional": "*", "variadic keyword": "**"}
 DRAWN = ("├", "│", "└")
@@ -55,6 +60,8 @@ def made() -> str:
             *errors(package),
             *section("agentstate_client.testing", "", tested(package)),
             *fixtures(package),
+            *section("agentstate_client.durable", DURABLE_TEXT, for_durable(package)),
+            *section("agentstate_client.celery", "", for_celery(package)),
             *section("agentstate_client.langgraph", "", for_langgraph(package)),
         ]
     ).replace("\n\n\n", "\n\n")
@@ -93,6 +100,15 @@ def for_langgraph(package: griffe.Module) -> list[griffe.Object]:
     return [module[name].final_target for name in LANGGRAPH]
 
 
+def for_durable(package: griffe.Module) -> list[griffe.Object]:
+    module = package["durable"]
+    return [module[name].final_target for name in DURABLE]
+
+
+def for_celery(package: griffe.Module) -> list[griffe.Object]:
+    return [package["celery"]["DurableTask"]]
+
+
 def section(title: str, text: str, objects: Iterable[griffe.Object]) -> Iterator[str]:
     yield from ("", f"## {title}", "", text)
     for one in objects:
@@ -118,7 +134,7 @@ def entry(one: griffe.Object) -> Iterator[str]:
 def is_called(one: griffe.Object) -> bool:
     """Whether its caller is who reads this: most handles are handed out and never made."""
     made = (*VALUES, "langgraph")
-    return one.is_function or one.name == "Client" or one.path.split(".")[1] in made
+    return one.is_function or one.name in ("Client", "Durable") or one.path.split(".")[1] in made
 
 
 def members(cls: griffe.Class) -> Iterator[griffe.Object]:
@@ -126,7 +142,8 @@ def members(cls: griffe.Class) -> Iterator[griffe.Object]:
     for name, member in cls.all_members.items():
         target = member.final_target if isinstance(member, griffe.Alias) else member
         is_property = "property" in target.labels
-        if name.startswith("_") or not (target.is_function or is_property) or not target.docstring:
+        is_hidden = name.startswith("_") and name != "__call__"
+        if is_hidden or not (target.is_function or is_property) or not target.docstring:
             continue
         if target.path.startswith("agentstate_client."):
             yield target

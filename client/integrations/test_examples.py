@@ -12,6 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # What each prints at the end, and what becomes of its run 42.
 SAYS = {
+    "durable_report.py": ("report: what follows from", "completed"),
     "langgraph_agent.py": ("answer: what follows from", "running"),
 }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import traceback
@@ -98,6 +99,8 @@ def test_every_error_survives_pickling(peer: Peer, client: Client) -> None:
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again)) == (type(error), str(error))
         assert again.outcome_unknown == error.outcome_unknown
+        as_json = type(error)(*json.loads(json.dumps(error.args)))  # as Celery keeps it
+        assert (str(as_json), as_json.outcome_unknown) == (str(error), error.outcome_unknown)
     copied = pickle.loads(pickle.dumps(refused.value))
     assert copied.budget == "tokens"
 

@@ -11,13 +11,15 @@ AgentStateError
 ├── StopRequested      its process was told to end (only `checkpoint` raises it)
 └── ClientClosed       the client was closed, or belongs to the process before a fork
 
-All of them can be pickled. None of them, nor any log line, ever holds the API key.
+All of them can be pickled, and made anew from their args as JSON, which is how Celery keeps them.
+None of them, nor any log line, ever holds the API key.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
@@ -176,9 +178,11 @@ class Refused(AgentStateError):
 
     code_of_class: ClassVar[str] = ""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    def __init__(self, problem: Problem | Mapping[str, Any]) -> None:
+        found = problem if isinstance(problem, Problem) else Problem(**problem)
+        # Plain values, so that its args say all of it as JSON, too.
+        super().__init__(asdict(found))
+        self.problem = found
 
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}"

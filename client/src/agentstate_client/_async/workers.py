@@ -254,16 +254,16 @@ async def _work_and_end(job: AsyncJob, run: AsyncRun) -> None:
     except NOT_THE_RUNS_FAULT as trouble:
         log.info("%s is given back: %s", run.key, trouble)
     except CancelRequested as asked:
-        if _is_held(run):
+        if is_held(run):
             await run.cancel({"reason": asked.reason})
     except job.retry_on as trouble:
         log.warning("%s is given back for another attempt: %r", run.key, trouble)
     except Exception as error:
         log.exception("%s failed", run.key)
-        if _is_held(run):
+        if is_held(run):
             await run.fail(told_of(error))
     else:
-        if _is_held(run):
+        if is_held(run):
             await _complete(run, result)
 
 
@@ -282,12 +282,12 @@ def _may_pass(failure: AgentStateError) -> bool:
     return is_repeatable(failure) or (isinstance(status, int) and status >= 500)
 
 
-def _is_held(run: AsyncRun) -> bool:
+def is_held(run: AsyncRun) -> bool:
     """The function has neither ended the run nor given it back."""
     return run.lease is not None and run.lease.state == "held"
 
 
-def told_of(error: Exception) -> dict[str, str]:
+def told_of(error: BaseException) -> dict[str, str]:
     """What a failed run keeps of an error: its class and text, as far as they can be stored."""
     detail = str(error).replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
     return {"error": type(error).__name__, "detail": detail[:DETAIL_CHARS]}

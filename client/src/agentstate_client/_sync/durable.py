@@ -7,49 +7,19 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 from agentstate_client import clock
+from agentstate_client._sync import calling
 from agentstate_client._sync.client import Client
-from agentstate_client._sync.runs import Run
-from agentstate_client._sync.waiting import pause, resolved
-from agentstate_client._sync.workers import told_of
-from agentstate_client.endings import CallEnded
-from agentstate_client.errors import (
-    AgentStateError,
-    CancelRequested,
-    Exists,
-    LeaseHeld,
-    Unsendable,
-)
-from agentstate_client.payloads import encode
+from agentstate_client._sync.runs import TERMINAL, Run
+from agentstate_client._sync.waiting import pause
+from agentstate_client.errors import AlreadyTerminal, LeaseHeld
 from agentstate_client.records import NewBudget, RunRecord
 
-KEY_HASH_CHARS, STEP_HASH_CHARS = 24, 16
-
-
-class Calling:
-    """The call that a task or thread is in the middle of. run: its fenced handle."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self._counted: Counter[str] = Counter()
-
-    def step_name(self, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> str:
-        """The same for the same step of the same call, whoever carries it out: what it is called,
-        its arguments, and how many of those two alike came before. Raises Unsendable.
-        """
-        text = arguments_text(f"the step {name}", arguments, named)
-        hashed = hashlib.sha256(text.encode()).hexdigest()[:STEP_HASH_CHARS]
-        alike = f"{name}:{hashed}"
-        self._counted[alike] += 1
-        return f"{alike}:{self._counted[alike]}"
-
-
-_calling: ContextVar[Calling | None] = ContextVar("agentstate_calling", default=None)
+KEY_HASH_CHARS = 24
+LOOK_AGAIN_SECONDS = 0.5
 
 
 class Durable:
@@ -90,21 +60,7 @@ class Durable:
         Arguments and result are JSON values; Unsendable says which is not, and then nothing is
         written. What a step did before it was finished may happen again.
         """
-
-        @functools.wraps(function)
-        def done_once(*arguments: Any, **named: Any) -> Any:
-            calling = _calling.get()
-            if calling is None:
-                return resolved(function(*arguments, **named))
-            name = calling.step_name(function.__name__, arguments, named)
-            with calling.run.step(name) as step:
-                if not step.done:
-                    result = resolved(function(*arguments, **named))
-                    _check_result(f"the step {function.__name__}", result)
-                    step.finish(result)
-            return step.result
-
-        return done_once
+        return calling.step(function)
 
     @property
     def run(self) -> Run:
@@ -112,10 +68,10 @@ class Durable:
 
         Raises RuntimeError outside of a durable call.
         """
-        calling = _calling.get()
-        if calling is None:
+        run = calling.present_run()
+        if run is None:
             raise RuntimeError("no durable call is being carried out here")
-        return calling.run
+        return run
 
 
 class DurableFunction:
@@ -144,13 +100,13 @@ class DurableFunction:
 
         Raises Unsendable when an argument is not a JSON value.
         """
-        text = arguments_text(self.name, arguments, named)
+        text = calling.arguments_text(self.name, arguments, named)
         hashed = hashlib.sha256(text.encode()).hexdigest()[:KEY_HASH_CHARS]
         return f"{self.name}-{hashed}"
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Raises what the function raises, CallEnded, and LeaseHeld when it is being carried out
-        by somebody else."""
+        """Raises what the function raises; CallEnded when it failed or was cancelled before;
+        LeaseHeld while somebody else carries it out; Paused; AttemptsExhausted."""
         return self.call(self.key(*arguments, **named), arguments, named)
 
     def call(
@@ -162,23 +118,27 @@ class DurableFunction:
         wait_seconds: float = 0,
     ) -> Any:
         """The same under a key of your own. wait_seconds: for somebody else to finish it."""
-        self.later(key, arguments, named)
+        record = self._made(key, arguments, named or {})
         until = clock.now() + wait_seconds
-        while True:
-            record = self.client.run(key).read()
-            if record.status in ("completed", "failed", "cancelled"):
-                return _outcome(record)
+        while record is None or record.status not in TERMINAL:
             try:
-                run = self.client.run(key).acquire(ttl_seconds=self._ttl_seconds)
-                break
+                run = calling.taken(self.client, key, ttl_seconds=self._ttl_seconds)
+            except AlreadyTerminal:
+                pass  # somebody else was faster
             except LeaseHeld:
                 if clock.now() >= until:
                     raise
-                pause(min(0.5, max(0.0, until - clock.now())))
-        with run:
-            if (run.read()).status == "pending":
-                run.start()
-            return self._carry_out(run, arguments, named or {})
+                pause(min(LOOK_AGAIN_SECONDS, max(0.0, until - clock.now())))
+            else:
+                return calling.carried_out(
+                    run,
+                    lambda: self.function(*arguments, **(named or {})),
+                    what=self.name,
+                    max_attempts=self._max_attempts,
+                    retry_on=self._retry_on,
+                )
+            record = self.client.run(key).read()
+        return calling.outcome(record)
 
     def later(
         self, key: str, arguments: Sequence[Any] = (), named: Mapping[str, Any] | None = None
@@ -187,78 +147,27 @@ class DurableFunction:
 
         Raises ValueError when the key is that of a call with other arguments.
         """
-        text = arguments_text(self.name, arguments, named or {})
-        attrs = {"durable": json.loads(text)}
-        try:
-            self.client.create(
-                key=key, task=self.name, attrs=attrs, budgets=self._budgets,
-                max_attempts=self._max_attempts,
-            )  # fmt: skip
-        except Exists:
-            found = (self.client.run(key).read()).attrs.get("durable")
-            if found != json.loads(text):
-                raise ValueError(f"the run {key} is another call: {found!r}") from None
+        self._made(key, arguments, named or {})
+
+    def _made(
+        self, key: str, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> RunRecord | None:
+        text = calling.arguments_text(self.name, arguments, named)
+        return calling.made(
+            self.client, key, task=self.name, attrs={"durable": json.loads(text)},
+            compared="durable", budgets=self._budgets, max_attempts=self._max_attempts,
+        )  # fmt: skip
 
     def serve(self, *, concurrency: int = 1) -> None:
         """Have `client.work()` carry out calls that wait, and go on with what was cut off."""
 
         def carry_out(run: Run) -> Any:
             given = (run.read()).attrs["durable"]
-            return self._called(run, given["arguments"], given["named"])
+            return calling.called(
+                run, lambda: self.function(*given["arguments"], **given["named"]), what=self.name
+            )
 
         self.client.worker(
             task=self.name, concurrency=concurrency, ttl_seconds=self._ttl_seconds,
             retry_on=self._retry_on,
         )(carry_out)  # fmt: skip
-
-    def _carry_out(self, run: Run, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        try:
-            result = self._called(run, arguments, named)
-        except CancelRequested as asked:
-            run.cancel({"reason": asked.reason})
-            raise
-        except AgentStateError as failure:
-            # Overtaken, asked to stop, not reached: no failure of the function's. The value that
-            # cannot be sent is one.
-            if isinstance(failure, Unsendable):
-                run.fail(told_of(failure))
-            raise
-        except self._retry_on:
-            raise
-        except Exception as failure:
-            run.fail(told_of(failure))
-            raise
-        run.complete(result)
-        return json.loads(encode(result))
-
-    def _called(self, run: Run, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        token = _calling.set(Calling(run))
-        try:
-            result = resolved(self.function(*arguments, **named))
-        finally:
-            _calling.reset(token)
-        _check_result(self.name, result)
-        return result
-
-
-def _outcome(record: RunRecord) -> Any:
-    if record.status != "completed":
-        raise CallEnded(record.key, record.status, record.result)
-    return record.result
-
-
-def arguments_text(what: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> str:
-    """Arguments as JSON, the same for the same. Raises Unsendable, naming what is not JSON."""
-    document = {"arguments": list(arguments), "named": dict(named)}
-    try:
-        encode(document)
-    except Unsendable as wrong:
-        raise Unsendable(f"{what} was given what JSON cannot say: {wrong}") from None
-    return json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def _check_result(what: str, result: Any) -> None:
-    try:
-        encode(result)
-    except Unsendable as wrong:
-        raise Unsendable(f"{what} returned what JSON cannot say: {wrong}") from None
