@@ -36,6 +36,12 @@ LANGGRAPH = (
     "AgentStateSaver", "AsyncAgentStateSaver", "AgentStateStore", "AsyncAgentStateStore",
     "ThreadMoved",
 )  # fmt: skip
+RECORDING = ("Recorder", "AsyncRecorder", "ModelCall", "ToolCall", "Usage", "Price", "PriceUnknown")
+HOOKS = {
+    "openai_agents": "AgentStateHooks",
+    "claude_agent": "AgentStateSession",
+    "pydantic_ai": "AgentStateCapability",
+}
 LONGEST_LINE = 96
 STARS = {"variadic positional": "*", "variadic keyword": "**"}
 DRAWN = ("├", "│", "└")
@@ -56,6 +62,8 @@ def made() -> str:
             *section("agentstate_client.testing", "", tested(package)),
             *fixtures(package),
             *section("agentstate_client.langgraph", "", for_langgraph(package)),
+            *section("agentstate_client.recording", "", recording(package)),
+            *section("Hooks for agents' frameworks", "", hooks(package)),
         ]
     ).replace("\n\n\n", "\n\n")
 
@@ -93,6 +101,15 @@ def for_langgraph(package: griffe.Module) -> list[griffe.Object]:
     return [module[name].final_target for name in LANGGRAPH]
 
 
+def recording(package: griffe.Module) -> list[griffe.Object]:
+    module = package["recording"]
+    return [module[name].final_target for name in RECORDING]
+
+
+def hooks(package: griffe.Module) -> list[griffe.Object]:
+    return [package[module][name] for module, name in HOOKS.items()]
+
+
 def section(title: str, text: str, objects: Iterable[griffe.Object]) -> Iterator[str]:
     yield from ("", f"## {title}", "", text)
     for one in objects:
@@ -117,8 +134,9 @@ def entry(one: griffe.Object) -> Iterator[str]:
 
 def is_called(one: griffe.Object) -> bool:
     """Whether its caller is who reads this: most handles are handed out and never made."""
-    made = (*VALUES, "langgraph")
-    return one.is_function or one.name == "Client" or one.path.split(".")[1] in made
+    made = (*VALUES, *HOOKS, "langgraph", "usage")
+    is_made = one.path.split(".")[1] in made or one.name in ("Client", "Recorder", "AsyncRecorder")
+    return one.is_function or is_made
 
 
 def members(cls: griffe.Class) -> Iterator[griffe.Object]:

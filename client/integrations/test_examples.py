@@ -13,6 +13,9 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # What each prints at the end, and what becomes of its run 42.
 SAYS = {
     "langgraph_agent.py": ("answer: what follows from", "running"),
+    "openai_agents_agent.py": ("It is sunny in Rome.", "completed"),
+    "claude_sdk_agent.py": ("It is sunny in Rome.", "completed"),
+    "pydantic_ai_agent.py": ("It is sunny in Rome.", "completed"),
 }
 
 
