@@ -41,6 +41,13 @@ LANGGRAPH = (
     "ThreadMoved",
 )  # fmt: skip
 DURABLE = ("Durable", "DurableFunction", "CallEnded")
+RECORDING = ("Recorder", "AsyncRecorder", "ModelCall", "ToolCall", "Usage", "Price", "PriceUnknown")
+HOOKS = {
+    "openai_agents": "AgentStateHooks",
+    "claude_agent": "AgentStateSession",
+    "pydantic_ai": "AgentStateCapability",
+}
+MADE = ("Client", "Durable", "Recorder", "AsyncRecorder")
 LONGEST_LINE = 96
 STARS = {"variadic positional": "*", "variadic keyword": "**"}
 DRAWN = ("├", "│", "└")
@@ -63,6 +70,8 @@ def made() -> str:
             *section("agentstate_client.durable", DURABLE_TEXT, for_durable(package)),
             *section("agentstate_client.celery", "", for_celery(package)),
             *section("agentstate_client.langgraph", "", for_langgraph(package)),
+            *section("agentstate_client.recording", "", recording(package)),
+            *section("Hooks for agents' frameworks", "", hooks(package)),
         ]
     ).replace("\n\n\n", "\n\n")
 
@@ -109,6 +118,15 @@ def for_celery(package: griffe.Module) -> list[griffe.Object]:
     return [package["celery"]["DurableTask"]]
 
 
+def recording(package: griffe.Module) -> list[griffe.Object]:
+    module = package["recording"]
+    return [module[name].final_target for name in RECORDING]
+
+
+def hooks(package: griffe.Module) -> list[griffe.Object]:
+    return [package[module][name] for module, name in HOOKS.items()]
+
+
 def section(title: str, text: str, objects: Iterable[griffe.Object]) -> Iterator[str]:
     yield from ("", f"## {title}", "", text)
     for one in objects:
@@ -133,8 +151,9 @@ def entry(one: griffe.Object) -> Iterator[str]:
 
 def is_called(one: griffe.Object) -> bool:
     """Whether its caller is who reads this: most handles are handed out and never made."""
-    made = (*VALUES, "langgraph")
-    return one.is_function or one.name in ("Client", "Durable") or one.path.split(".")[1] in made
+    made = (*VALUES, *HOOKS, "langgraph", "usage")
+    is_made = one.path.split(".")[1] in made or one.name in MADE
+    return one.is_function or is_made
 
 
 def members(cls: griffe.Class) -> Iterator[griffe.Object]:

@@ -14,6 +14,9 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAYS = {
     "durable_report.py": ("report: what follows from", "completed"),
     "langgraph_agent.py": ("answer: what follows from", "running"),
+    "openai_agents_agent.py": ("It is sunny in Rome.", "completed"),
+    "claude_sdk_agent.py": ("It is sunny in Rome.", "completed"),
+    "pydantic_ai_agent.py": ("It is sunny in Rome.", "completed"),
 }
 
 

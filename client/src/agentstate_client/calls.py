@@ -64,6 +64,7 @@ class Request:
     wait_seconds: how long the server may wait before it answers; then the path is below /live/v1.
     attempts_before: of the same purpose, in calls before this one; counted in Agentstate-Attempt.
     is_last: no call of that purpose follows; says so in Agentstate-Attempts-Max.
+    is_fence_inside: the token stands in the body, not in a header.
     """
 
     method: str
@@ -78,6 +79,7 @@ class Request:
     wait_seconds: int | None = None
     attempts_before: int = 0
     is_last: bool = False
+    is_fence_inside: bool = False
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -218,7 +220,7 @@ def headers_of(call: Request, attempt: int, timeout: httpx.Timeout) -> dict[str,
         headers["Agentstate-Attempts-Max"] = str(call.attempts_before + 1)
     if call.keyed:
         headers["Idempotency-Key"] = call.id
-    if call.fence is not None:
+    if call.fence is not None and not call.is_fence_inside:
         headers["Agentstate-Fence"] = str(call.fence.token)
     if call.if_match is not None:
         headers["If-Match"] = call.if_match
