@@ -10,9 +10,12 @@ from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool
 from agents.tracing import set_tracing_disabled
 from conftest import LONG_TTL
 from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
     ResponseFunctionToolCall,
     ResponseOutputMessage,
     ResponseOutputText,
+    ResponseUsage,
 )
 from recorded import held_run, planned, reclaim, spent, steps, total_tokens, types
 
@@ -53,8 +56,21 @@ class MadeUp(Model):
         usage = Usage(requests=1, input_tokens=100, output_tokens=20, total_tokens=120)
         return ModelResponse(output=answer, usage=usage, response_id=f"r-{self.calls}")
 
-    def stream_response(self, *_given, **_more):
-        raise NotImplementedError
+    async def stream_response(self, *given, **more):
+        answered = await self.get_response(*given, **more)
+        usage = ResponseUsage(
+            input_tokens=100, output_tokens=20, total_tokens=120,
+            input_tokens_details={"cached_tokens": 0, "cache_write_tokens": 0},
+            output_tokens_details={"reasoning_tokens": 5},
+        )  # fmt: skip
+        response = Response(
+            id=answered.response_id, created_at=0, model="made-up", object="response",
+            output=answered.output, tool_choice="auto", tools=[], parallel_tool_calls=True,
+            usage=usage,
+        )  # fmt: skip
+        yield ResponseCompletedEvent(
+            response=response, sequence_number=1, type="response.completed"
+        )
 
 
 def clerk(*answers, tools=(), **more):
@@ -127,6 +143,28 @@ def test_handoffs_and_agents_that_are_tools_are_told(agentstate_client):
     ]
     assert agentstate_client.run("42").read().result == "paid"
     assert spent(agentstate_client)["tokens"] == (480, 0)
+
+
+def test_a_stream_is_recorded_as_well(agentstate_server):
+    async def go():
+        async with (
+            agentstate_server.async_client("mine") as client,
+            client.run("42").acquire(ttl_seconds=LONG_TTL) as run,
+            AgentStateHooks(run, prices=PRICES) as hooks,
+        ):
+            agent = clerk([use("add", '{"a": 1, "b": 1}')], [text("two")], tools=[add])
+            streamed = Runner.run_streamed(agent, "1 + 1?", hooks=hooks)
+            async for _event in streamed.stream_events():
+                pass
+
+    client = agentstate_server.client()
+    planned(client)
+    asyncio.run(go())
+    assert steps(client, "text")[-2:] == [("model.responded", "two"), ("agent.finished", None)]
+    usage = steps(client, "usage")[2][1]
+    assert usage == {"input_tokens": 100, "output_tokens": 20, "reasoning.output_tokens": 5}
+    assert client.run("42").read().result == "two"
+    assert spent(client) == {"tokens": (240, 0), "money": (280, 0)}
 
 
 def test_a_model_that_fails_fails_the_run_and_costs_nothing(agentstate_client):

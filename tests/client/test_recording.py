@@ -1,5 +1,7 @@
 """An agent's steps on its run: counted once, charged in full, fenced, and ended as they ended."""
 
+import contextlib
+
 import pytest
 from agentstate_client import BudgetExhausted, CancelRequested, LeaseLost, NewBudget, StaleFence
 from agentstate_client.recording import AsyncRecorder, Price, PriceUnknown, Recorder, Usage
@@ -121,7 +123,7 @@ def test_who_was_overtaken_writes_nothing_more_and_is_told(held, worker):
     assert [event.type for event in written(run)] == ["model.called"]
     assert run.read().status == "running"
     (other,) = operator.claim(ttl_seconds=60)
-    assert spent(other)["tokens"] == (0, 0)
+    assert spent(other)["tokens"][0] == 0
 
 
 def test_an_agent_that_fails_says_in_what(held):
@@ -169,6 +171,19 @@ def test_without_content_nothing_that_was_said_is_written(held):
     assert "tea" not in repr([event.data for event in told])
     assert told[2].data["arguments_bytes"] == 12
     assert run.read().status == "running"
+
+
+def test_a_refusal_that_was_hidden_is_raised_at_the_end(held):
+    def hiding(recorder):
+        for _ in range(3):
+            with contextlib.suppress(BudgetExhausted):
+                one_step(recorder)
+
+    run = held(cap=130)
+    with pytest.raises(BudgetExhausted):
+        record(run, hiding)
+    seen = run.read()
+    assert (seen.status, seen.counters["steps_done"]) == ("failed", 2)
 
 
 def test_a_run_that_nobody_holds_is_not_recorded_on(worker):

@@ -257,7 +257,8 @@ class AgentStateSession(Recording):
             if block.name in SUBAGENT_TOOLS:
                 name = str(block.input.get("subagent_type") or block.name)
                 self._agents[block.id] = name
-                await self.do(self.recorder.note, "agent.started", agent=name, parent=agent)
+                known = {"parent": agent}
+                await self.do(self.recorder.note, "agent.started", agent=name, known=known)
             self._arrived[block.id].set()
 
     async def _note_returned(self, block: ToolResultBlock) -> None:

@@ -63,9 +63,8 @@ class AgentStateHooks(Recording, RunHooks[Any]):
         self.result = output
 
     async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
-        await self.do(
-            self.recorder.note, "agent.handed_off", agent=from_agent.name, to=to_agent.name
-        )
+        to = {"to": to_agent.name}
+        await self.do(self.recorder.note, "agent.handed_off", agent=from_agent.name, known=to)
 
     async def on_llm_start(
         self, context: Any, agent: Any, system_prompt: str | None, input_items: list[Any]

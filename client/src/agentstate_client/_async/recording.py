@@ -11,19 +11,10 @@ from typing import Any
 
 from agentstate_client import clock
 from agentstate_client._async.runs import AsyncRun
-from agentstate_client._async.transport import AsyncCall
-from agentstate_client._async.workers import NOT_THE_RUNS_FAULT, told_of
+from agentstate_client._async.together import together
+from agentstate_client._async.workers import NOT_THE_RUNS_FAULT, OF_THE_RESULT, told_of
 from agentstate_client.contents import read_json, storable, told_contents
-from agentstate_client.errors import (
-    AgentStateError,
-    BatchRefused,
-    CancelRequested,
-    LeaseLost,
-    Problem,
-    StaleFence,
-    refusal,
-)
-from agentstate_client.payloads import encode
+from agentstate_client.errors import AgentStateError, CancelRequested
 from agentstate_client.records import Event
 from agentstate_client.usage import (
     Meter,
@@ -89,7 +80,7 @@ class AsyncRecorder:
         self._steps: dict[str | None, int] = {}
         self._open: dict[str, AsyncModelCall | AsyncToolCall] = {}
         self._meters: list[Meter] = []
-        self._is_ending = False
+        self._is_ending = self._was_ended = False
         self.failure: Mapping[str, Any] | None = None
         self.dollars_left: Decimal | None = None
         self._cost_counter = Meter("", MICROS)
@@ -138,23 +129,40 @@ class AsyncRecorder:
                 found = data
         return found
 
-    async def note(self, type: str, /, *, agent: str | None = None, **contents: Any) -> None:
-        """Something else that happened: `await recorder.note("agent.handed_off", to="billing")`."""
-        data = {"agent": agent} if agent is not None else {}
+    async def note(
+        self,
+        type: str,
+        /,
+        *,
+        agent: str | None = None,
+        known: Mapping[str, Any] | None = None,
+        **contents: Any,
+    ) -> None:
+        """Something else that happened: `await recorder.note("plan.made", agent="clerk", plan=…)`.
+
+        known: what is written whether contents are or not.
+        """
+        told = {"agent": agent, **(known or {})}
+        data = {name: value for name, value in told.items() if value is not None}
         await self.write(Event(type, data | self.told(contents), id=self.next_id("note")))
 
     async def model_called(
-        self, *, agent: str | None = None, model: str | None = None, **contents: Any
+        self,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        messages: int | None = None,
+        **contents: Any,
     ) -> AsyncModelCall:
-        """A model is about to be called; raises BudgetExhausted, LeaseLost, StaleFence,
-        CancelRequested when it must not be.
+        """A model is about to be called, with so many messages; raises BudgetExhausted, LeaseLost,
+        StaleFence, CancelRequested when it must not be.
         """
         self.check()
         id = self.next_id("model")
-        step = self._counted["model"]
-        self._steps[agent] = step
+        self._steps[agent] = step = int(id.rpartition("-")[2])
         call = AsyncModelCall(self, id, {"step": step, "agent": agent, "model": model})
-        await self.write(call.event("model.called", contents), also=self.holds(id))
+        event = call.event("model.called", contents, messages=messages)
+        await self.write(event, also=self.holds(id))
         self._open[id] = call
         return call
 
@@ -189,6 +197,7 @@ class AsyncRecorder:
         whoever holds the run next goes on with it.
         """
         stop = self.stopped if self.stopped is not None else raised
+        self._was_ended = self.run.lease is not None and self.run.lease.state == "ended"
         if self.run.lease is None or self.run.lease.state != "held":
             return
         if isinstance(stop, NOT_THE_RUNS_FAULT):
@@ -204,11 +213,19 @@ class AsyncRecorder:
         if stop is None and self.failure is not None:
             await self.run.fail(storable(self.failure))
         elif stop is None:
-            await self.run.complete(storable(self.result))
+            await self._complete()
         elif isinstance(stop, CancelRequested):
             await self.run.cancel({"reason": stop.reason})
         else:
             await self.run.fail(told_of(stop))
+
+    async def _complete(self) -> None:
+        """What cannot be kept, as more than 1 MiB, fails the run, and is raised."""
+        try:
+            await self.run.complete(storable(self.result))
+        except OF_THE_RESULT as wrong:
+            await self.run.fail(told_of(wrong))
+            raise
 
     async def __aenter__(self) -> AsyncRecorder:
         await self.begin()
@@ -224,9 +241,10 @@ class AsyncRecorder:
         self.raise_stop(raised)
 
     def raise_stop(self, raised: BaseException | None) -> None:
-        """Raises what stopped the agent, unless that is on its way, or the run was ended since."""
-        is_ended = self.run.lease is not None and self.run.lease.state == "ended"
-        if self.stopped is None or raised is self.stopped or (raised is None and is_ended):
+        """Raises what stopped the agent, unless that is on its way, or the block has ended the run
+        by itself.
+        """
+        if self.stopped is None or raised is self.stopped or (raised is None and self._was_ended):
             return
         raise self.stopped from raised
 
@@ -374,11 +392,14 @@ class AsyncModelCall(_AsyncCalled):
 class AsyncToolCall(_AsyncCalled):
     """A tool that is being used. Made by `recorder.tool_called`."""
 
-    async def returned(self, output: Any = None, **contents: Any) -> None:
-        """It returned. Once; again changes nothing."""
+    async def returned(self, output: Any = None, *, deferred: str | None = None) -> None:
+        """It returned. Once; again changes nothing. deferred: it will be done elsewhere, or when
+        somebody has approved it, and why.
+        """
         if self._recorder.close_call(self.id):
-            told = {"output": output, **contents}
-            await self._recorder.write(self.event("tool.returned", told, seconds=self.seconds))
+            told, seconds = {"output": output}, self.seconds
+            event = self.event("tool.returned", told, deferred=deferred, seconds=seconds)
+            await self._recorder.write(event)
 
     async def failed(self, error: Any) -> None:
         """It raised this exception, or told this in place of a result."""
@@ -387,40 +408,3 @@ class AsyncToolCall(_AsyncCalled):
             told = {} if known else {"output": error}
             event = self.event("tool.failed", told, seconds=self.seconds, **known)
             await self._recorder.write(event)
-
-
-async def together(
-    run: AsyncRun,
-    event: Event | None,
-    add: Mapping[str, int],
-    also: Sequence[Mapping[str, Any]],
-) -> None:
-    """An event with counters, and operations on budgets of one run: all of them or none.
-
-    Raises what the first of them is refused for.
-    """
-    await run.flush()
-    on_run = {"run": run.key, "fence": run.lease.token if run.lease is not None else None}
-    operations = list(also)
-    if event is not None:
-        counted = {"add": dict(add)} if add else {}
-        operations.insert(0, {"op": "append", "events": [event.document()], **counted})
-    document = {"operations": [{**one, **on_run} for one in operations]}
-    call = AsyncCall(
-        "POST", "/batch", encode(document), fence=run.lease, is_fence_inside=True, keyed=True
-    )
-    try:
-        answer = await run._transport.send(call)
-    except BatchRefused as refused:
-        first = refusal(_first_of(refused))
-        if run.lease is not None and isinstance(first, (StaleFence, LeaseLost)):
-            run.lease.note_refusal(first)
-        raise first from refused
-    if event is not None:
-        run._standing.note_write(answer.document()["results"][0])
-
-
-def _first_of(refused: BatchRefused) -> Problem:
-    told = (refused.operations or [{}])[0]
-    found = Problem.read(told, status=refused.status, request_id=refused.request_id)
-    return found if found is not None else refused.problem
