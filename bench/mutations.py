@@ -263,8 +263,8 @@ MUTATIONS = (
     Mutation(
         "a reclaim takes whoever holds it",
         RULES + "leases.py",
-        "    if lease is None or (lease.token, lease.owner) != seen:\n",
-        "    if lease is None:\n",
+        "    if lease is not None and (lease.token, lease.owner) == (token, owner):\n",
+        "    if lease is not None:\n",
         "tests/store/test_leases.py::test_a_reclaim_names_the_holder_it_means",
     ),
     Mutation(

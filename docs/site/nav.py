@@ -76,6 +76,8 @@ SECTIONS: list[Section] = [
         ("The two texts", "texts.md"),
         ("Coverage", "coverage.md"),
         ("Changelog", "../CHANGELOG.md"),
+        ("Contributing", "../CONTRIBUTING.md"),
+        ("Security", "../SECURITY.md"),
     ]),
     (DECISIONS, []),
 ]  # fmt: skip

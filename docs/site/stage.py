@@ -26,6 +26,8 @@ HERE = DOCS / "site"
 ELSEWHERE = {
     "README.md": "project.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "client/README.md": "client-guide.md",
     "bench/README.md": "bench.md",
 }
