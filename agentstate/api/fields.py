@@ -26,6 +26,7 @@ from agentstate.store.commands import (
 from agentstate.store.delivering import ADDRESS_CHARS, KINDS, LEAST
 from agentstate.store.effects import BEGUN, ENDED
 from agentstate.store.errors import Invalid, every_refusal
+from agentstate.store.keys import Unauthenticated
 from agentstate.store.made import PREFIX
 from agentstate.store.minutes import OK
 from agentstate.store.payloads import RawJSON, members
@@ -501,5 +502,7 @@ def _check_outcome(field: str, value: Any) -> str:
 
 Grouping = Annotated[str, _one_of(*BY), words(*BY)]
 Operation = Annotated[str, rule(_check_operation), _text(1, 64, pattern=f"^{_OPERATION.pattern}$")]
-OutcomeCode = Annotated[str, rule(_check_outcome), words(OK, FAILED, *sorted(every_refusal()))]
+# The one of keys.py is among them only once that is imported: OpenAPI must not depend on who was.
+_CODES = sorted({*every_refusal(), Unauthenticated.code})
+OutcomeCode = Annotated[str, rule(_check_outcome), words(OK, FAILED, *_CODES)]
 GroupsLimit = Annotated[int, _number_in_query(1, GROUPS_MAX), whole(1, GROUPS_MAX)]

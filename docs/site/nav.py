@@ -13,6 +13,8 @@ type Entry = tuple[str, str]  # how it is called here, and its file below docs/ 
 type Section = tuple[str, list[Entry]]
 
 INTEGRATIONS, DECISIONS = "integrations", "decisions"
+# Of the project's own, where it has them.
+IF_THERE = (("Contributing", "../CONTRIBUTING.md"), ("Security", "../SECURITY.md"))
 
 SECTIONS: list[Section] = [
     ("Start", [
@@ -106,7 +108,8 @@ def sections(docs: Path) -> list[Section]:
             filled.append(("Decisions", _decisions(docs / DECISIONS)))
         else:
             filled.append((name, entries))
-    if more := _unnamed(docs, filled):
+    there = [entry for entry in IF_THERE if (docs / entry[1]).exists()]
+    if more := [*_unnamed(docs, filled), *there]:
         filled.append(("More", more))
     return filled
 

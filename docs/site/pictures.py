@@ -28,7 +28,7 @@ def run() -> Sheet:
         s.words(36, 74 + 23 * n, name, colour="soft", size=13)
         s.words(112, 74 + 23 * n, what, size=13, mono=True)
     s.words(264, 40, "the log", colour="soft", size=13)
-    events = ("run.created", "lease.acquired", "model.responded", "tool.returned", "run.completed")
+    events = ("run.created", "lease.acquired", "run.running", "model.responded", "tool.returned")
     for n, name in enumerate(events):
         x = 264 + 88 * n
         by_store = name.startswith(("run.", "lease."))
@@ -37,7 +37,7 @@ def run() -> Sheet:
         s.words(x + 40, 78, str(n + 1), at="middle", bold=True, size=16)
         s.words(x + 40, 98, name.split(".")[1], at="middle", size=11.5, colour="soft")
     s.words(264, 140, "written by the store", size=12, colour="soft")
-    s.words(440, 140, "written by the worker", size=12, colour="first")
+    s.words(528, 140, "written by the worker", size=12, colour="first")
     s.words(
         264,
         160,

@@ -188,7 +188,8 @@ def _led(link: re.Match[str], page: Path, site: Site) -> str:
     here = site_path(page)
     if found.is_dir() and (found / "README.md").exists():
         found = found / "README.md"
-    if found.suffix == ".md":
+    is_page = found.is_relative_to(DOCS) or found.relative_to(ROOT).as_posix() in ELSEWHERE
+    if found.suffix == ".md" and is_page:
         there = site_path(found)
     elif found.is_relative_to(DOCS) and found.is_file():
         site.assets.add(found)

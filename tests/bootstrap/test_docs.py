@@ -193,6 +193,12 @@ def test_the_stage_keeps_code_and_leads_links_to_the_site():
     assert site.shown == {ROOT / "agentstate" / "wire.py"}
 
 
+def test_markdown_that_is_no_page_is_shown_as_a_file():
+    site = stage.pages()
+    notes = stage._linked("[a](../bench/notes/how.md)", DOCS / "README.md", site)
+    assert notes == "[a](source/bench/notes/how.md.md)"
+
+
 def test_a_built_page_with_a_dead_link_or_something_from_elsewhere_is_found(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "index.html").write_text(
