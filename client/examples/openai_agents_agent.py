@@ -31,8 +31,8 @@ class MadeUp(Model):
 
     model = "made-up"
 
-    async def get_response(self, _instructions: Any, given: Any, *_rest: Any, **_more: Any) -> Any:
-        results = [item for item in given if item.get("type") == "function_call_output"]
+    async def get_response(self, *, input: Any, **_more: Any) -> Any:
+        results = [item for item in input if item.get("type") == "function_call_output"]
         if results:
             text = ResponseOutputText(
                 text=f"It is {results[-1]['output']}.", type="output_text", annotations=[]

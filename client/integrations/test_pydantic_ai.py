@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
 
 import pytest
 from conftest import LONG_TTL
 from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
@@ -16,7 +18,7 @@ from recorded import held_run, planned, reclaim, spent, steps, total_tokens, typ
 
 from agentstate_client import BudgetExhausted, LeaseLost, StaleFence
 from agentstate_client.pydantic_ai import AgentStateCapability
-from agentstate_client.recording import Price
+from agentstate_client.recording import Price, PriceUnknown
 
 PRICES = {"made-up": Price("1", "2"), "test": Price("1", "2")}
 
@@ -74,6 +76,36 @@ def test_steps_tokens_and_cost_are_recorded_exactly(agentstate_client):
     assert record.counters == {"steps_done": 2, "tokens_spent": 240, "cost_usd_micros": 280}
     assert spent(agentstate_client) == {"tokens": (240, 0), "money": (280, 0)}
     assert total_tokens(agentstate_client) == 240
+
+
+def test_without_prices_the_cost_is_what_pydantic_ai_says_or_nothing(agentstate_client):
+    class Known(FunctionModel):
+        """What it answers is said to come from a provider whose prices are known."""
+
+        async def request(self, *given):
+            answered = await super().request(*given)
+            return replace(answered, model_name="gpt-4o", provider_name="openai")
+
+    def hello(_messages, _info):
+        return ModelResponse([text("hi")], usage=RequestUsage(input_tokens=1_000, output_tokens=9))
+
+    said = asyncio.run(Known(hello).request([], None, ModelRequestParameters())).cost().total_price
+    planned(agentstate_client)
+    with (
+        agentstate_client.run("42").acquire(ttl_seconds=LONG_TTL) as run,
+        AgentStateCapability(run, ends_run=False) as recording,
+    ):
+        Agent(Known(hello)).run_sync("?", capabilities=[recording])
+    assert steps(agentstate_client, "cost_usd")[2] == ("model.responded", float(said))
+    assert spent(agentstate_client)["money"][0] == int(said * 1_000_000) > 0
+
+    with (
+        pytest.raises(PriceUnknown, match="what made-up costs"),
+        agentstate_client.run("42").acquire(ttl_seconds=LONG_TTL) as run,
+        AgentStateCapability(run) as recording,
+    ):
+        clerk(text("hi")).run_sync("?", capabilities=[recording])
+    assert "cost_usd" not in list(agentstate_client.run("42").events(origin="worker"))[-1].data
 
 
 def test_an_agent_that_a_tool_runs_is_recorded_too(agentstate_client):

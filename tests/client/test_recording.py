@@ -96,6 +96,8 @@ def test_what_passed_the_cap_is_charged_in_full_and_no_call_begins_after_it(held
     assert seen.counters["steps_done"] == 2
 
 
+@pytest.mark.long
+@pytest.mark.many
 @pytest.mark.parametrize("address", ["/batch", "/events"])
 def test_a_lost_answer_doubles_nothing(held, proxy, address):
     run = held(url=proxy.url)
@@ -173,6 +175,8 @@ def test_without_content_nothing_that_was_said_is_written(held):
     assert run.read().status == "running"
 
 
+@pytest.mark.long
+@pytest.mark.many
 def test_a_refusal_that_was_hidden_is_raised_at_the_end(held):
     def hiding(recorder):
         for _ in range(3):
