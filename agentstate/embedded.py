@@ -5,7 +5,8 @@ layer adds users and opens folders when it runs as root. AGENTSTATE_PG_BIN names
 
 Who needs the server holds it (`held`): the first starts it, the last stops it, and the kernel lets
 go for those that were killed. So several processes share one server and none stops it under
-another; what a killed parent left running is simply used again.
+another. What a killed parent left running is simply used again; of a killed supervisor the janitor
+stops it, unless somebody holds it (`python -m agentstate.embedded FOLDER`).
 
 Root cannot run PostgreSQL. It is then run as `postgres` or `nobody`; where those cannot enter the
 folder (a checkout in /root), the data is under /var/lib instead, and no permission is changed.
@@ -23,6 +24,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -64,10 +66,10 @@ class EmbeddedPostgres:
     """The server of one folder. base: where its data, log and socket are; made when missing."""
 
     def __init__(self, base: Path, *, settings: Mapping[str, str] = DURABLE) -> None:
-        wanted = Path(os.path.abspath(base))
-        tag = hashlib.sha256(str(wanted).encode()).hexdigest()[:8]
-        closed = os.geteuid() == 0 and not _open_to_others(wanted)
-        self.base = Path(f"/var/lib/agentstate-{tag}") if closed else wanted
+        self.wanted = Path(os.path.abspath(base))
+        tag = hashlib.sha256(str(self.wanted).encode()).hexdigest()[:8]
+        closed = os.geteuid() == 0 and not _open_to_others(self.wanted)
+        self.base = Path(f"/var/lib/agentstate-{tag}") if closed else self.wanted
         self.data = self.base / "data"
         self.log = self.base / "postgres.log"
         self.socket = self.base / "s"
@@ -109,6 +111,14 @@ class EmbeddedPostgres:
         """Stop the server, whoever uses it."""
         with self._locked():
             self._stop()
+
+    def stop_unless_held(self) -> None:
+        """Stop the server that nobody uses: its holders were killed."""
+        if not self.data.exists():
+            return
+        with self._locked(), self._hold() as holder:
+            if _is_only_holder(holder):
+                self._stop()
 
     def is_listening(self) -> bool:
         """Whether a server accepts connections on the socket: quick, and starts no program."""
@@ -475,3 +485,7 @@ def _cause(output: str) -> str:
         if told := re.search(r"(?:FATAL|PANIC|error|ERROR):\s+(.*)", line):
             return told[1]
     return lines[-1] if lines else "no word why"
+
+
+if __name__ == "__main__":
+    EmbeddedPostgres(Path(sys.argv[1])).stop_unless_held()

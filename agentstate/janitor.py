@@ -1,13 +1,16 @@
 """Ends what a killed supervisor left. Started by supervisor.py; standard library only.
 
 Its input is a pipe from the supervisor: "+123" when a process group begins, "-123" when it is
-over. When the pipe closes without "bye", the supervisor was killed: whatever still runs is asked
-to end, and made to. So a `kill -9` of the parent leaves no worker behind, on any Unix.
+over, and "!" with a command as JSON that is to be carried out last. When the pipe closes without
+"bye", the supervisor was killed: whatever still runs is asked to end, and made to, and then the
+command stops the database. So a `kill -9` of the parent leaves nothing behind, on any Unix.
 """
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -19,15 +22,20 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the supervisor's to act on
     groups: set[int] = set()
+    last: list[str] = []
     for line in sys.stdin:
         word = line.strip()
         if word == "bye":
             return
-        if word.startswith("+"):
+        if word.startswith("!"):
+            last = json.loads(word[1:])
+        elif word.startswith("+"):
             groups.add(int(word[1:]))
         else:
             groups.discard(int(word[1:]))
     end_groups(groups)
+    if last:
+        subprocess.run(last, check=False)
 
 
 def end_groups(groups: set[int]) -> None:

@@ -7,6 +7,7 @@ loaded, until it is told to begin. The database's server is watched in the same 
 """
 
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -30,6 +31,7 @@ STOP_SECONDS = 7.5  # from the request to end until SIGKILL; a Celery worker tak
 LONGEST_LOG_BYTES = 16 * 2**20
 ECHO_SECONDS = 0.5
 JANITOR = Path(__file__).with_name("janitor.py")
+ROOT = JANITOR.parent.parent  # whence the janitor finds the module that stops the database
 
 
 class StartFailure(Exception):
@@ -165,11 +167,15 @@ class Supervisor:
     def _start_janitor(self) -> None:
         self._janitor = subprocess.Popen(
             [sys.executable, "-I", "-S", JANITOR],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        if self.database is not None:
+            stop = [sys.executable, "-m", "agentstate.embedded", str(self.database.wanted)]
+            self._tell_janitor(f"!{json.dumps(stop)}")
         for child in self.children:
             if child.is_running():
                 self._tell_janitor(f"+{child.pid}")

@@ -1,6 +1,7 @@
 """`./run demo` and `./run serve`: the whole site on this machine, until Ctrl-C."""
 
 import argparse
+import errno
 import fcntl
 import http.client
 import os
@@ -9,11 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from agentstate import where
 from agentstate.cli import people
@@ -25,6 +27,7 @@ WEB_START_SECONDS = 180  # of a busy machine; one that ends is told at once
 WORKER_PROCESSES = 2
 FLEET_STOP_SECONDS = 3.0
 REST_STOP_SECONDS = 4.5  # with the above and PostgreSQL's end, within ten seconds
+LEFT_OVER_SECONDS = 12.0  # in which the janitor has ended what a killed site left
 BACKLOG = 1024
 INTERRUPTED = 130  # the exit code, when a demo with an end did not come to it
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compared, not listened on
@@ -149,7 +152,8 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
     started = time.monotonic()
     with ExitStack() as stack:
         claim = stack.enter_context(only_start(settings.AGENTSTATE_HOME))
-        listener = stack.enter_context(listen(options.host, options.port))
+        patience = LEFT_OVER_SECONDS if claim.follows_a_killed_one else 0.0
+        listener = stack.enter_context(listen(options.host, options.port, within_seconds=patience))
         url = address(listener)
         claim(url)
         database = stack.enter_context(running_server())
@@ -166,9 +170,23 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
         )
 
 
+class Claim:
+    """That this home is ours, with our address for whoever comes second."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        file.seek(0)
+        self.follows_a_killed_one = bool(file.read().strip())
+
+    def __call__(self, url: str) -> None:
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} at {url}")
+        self._file.flush()
+
+
 @contextmanager
-def only_start(home: Path) -> Iterator[Callable[[str], None]]:
-    """One site a home. Yields a function that notes the address for whoever comes second."""
+def only_start(home: Path) -> Iterator[Claim]:
+    """One site a home."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "run.lock").open("a+") as file:
         try:
@@ -179,30 +197,43 @@ def only_start(home: Path) -> Iterator[Callable[[str], None]]:
                 f"already running here: {file.read().strip() or 'it is just starting'}. "
                 "Stop it first, or set AGENTSTATE_HOME to another folder"
             ) from None
-
-        def claim(url: str) -> None:
+        try:
+            yield Claim(file)
+        finally:
             file.truncate(0)
-            file.write(f"process {os.getpid()} at {url}")
-            file.flush()
-
-        yield claim
-        file.truncate(0)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Opened before anything starts, and held while web is started again."""
+def listen(host: str, port: int, *, within_seconds: float = 0.0) -> socket.socket:
+    """A listening socket. Opened before anything starts, and held while web is started again.
+
+    within_seconds: how long to try while the port is taken, by what a killed site left: its web
+    process has it until the janitor has ended that.
+    """
+    deadline = time.monotonic() + within_seconds
+    while True:
+        try:
+            return _listen(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+                raise CommandFailure(
+                    f"cannot listen on {host} port {port}: {error.strerror}. "
+                    "Choose another with --port"
+                ) from None
+        time.sleep(0.1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, target = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(target)
         listener.listen(BACKLOG)
-    except OSError as error:
-        raise CommandFailure(
-            f"cannot listen on {host} port {port}: {error.strerror}. Choose another with --port"
-        ) from None
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

@@ -17,6 +17,7 @@ from agentstate.store import distribution
 from agentstate.store.effects import SIGN_BEGUN, SIGN_ENDED
 from agentstate.store.errors import NotFound, RunExpired
 from agentstate.store.rules.history import counters_after, status_after
+from agentstate.store.schema.releases import has_restores, without_restores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +180,9 @@ CHECKS: dict[str, str] = {
     "run and lease agree on the holder": _COPIES,
     OPEN_EFFECTS: _EFFECTS,
 }
+HOLES_OF_FEED = "feed without a hole"
 FEED_CHECKS: dict[str, str] = {
-    "feed without a hole": _FEED,
+    HOLES_OF_FEED: _FEED,
     "feed in every run's order": _FEED_ORDER,
 }
 
@@ -212,6 +214,8 @@ def differences(*, run: str | None = None) -> list[Difference]:
         for name, statement in checks.items():
             if run_id is not None:
                 statement = statement.replace(_ID_OF, "%(id)s::uuid")
+            if name == HOLES_OF_FEED and not has_restores():
+                statement = without_restores(statement)
             cursor.execute(statement, {"run": run, "id": run_id})
             found += [
                 Difference(check=name, what=what, expected=expected, found=got)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentstate import metrics
+from agentstate import metrics, postgres
 from agentstate.django_postgres.base import DatabaseWrapper
 from agentstate.store import upkeep, vitals
 from tests.api.asking import Api, new_key
@@ -155,6 +156,55 @@ def test_a_job_says_how_far_behind_it_is(clock):
         this.did, this.behind = 3, 7
     found = samples(told(new_key("prometheus")))
     assert value(found, "job_behind", job="note lapsed leases") == 7
+
+
+def test_each_watcher_says_how_long_ago_it_ran_and_one_that_never_did_is_there(clock):
+    watching = Api(new_key("prometheus"))
+    with upkeep.beat("evaluate alerts"):
+        pass
+    clock.advance(seconds=3 * upkeep.JOBS["evaluate alerts"] + 6)
+    found = samples(told(watching.key))
+    known = {dict(labels)["job"] for name, *labels in found if name == "agentstate_job_silent"}
+    assert known == set(upkeep.JOBS)
+    assert value(found, "job_silent", job="evaluate alerts") == 1
+    assert value(found, "job_age_seconds", job="evaluate alerts") == 51
+    with upkeep.beat("evaluate alerts"):
+        pass
+    found = samples(told(watching.key))
+    assert value(found, "job_silent", job="evaluate alerts") == 0
+    assert value(found, "job_age_seconds", job="evaluate alerts") == 0
+
+
+def test_what_an_overtaken_worker_writes_is_counted_as_fenced(clock):
+    api = Api(new_key("fleet"))
+    api.create("42")
+    late = api.hold("42", ttl_seconds=10)
+    clock.advance(seconds=11)
+    api.hold("42", owner="other~0001", ttl_seconds=10)
+    before = samples(told(api.key))
+    assert api.append("42", Agentstate_Fence=late).code == "stale-fence"
+    after = samples(told(api.key))
+    fenced = {"operation": "append", "outcome": "stale-fence"}
+    assert value(after, "commands_total", **fenced) - value(before, "commands_total", **fenced) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_stays_open_and_rows_that_are_dead_are_told():
+    api = Api(new_key("prometheus"))
+    with psycopg.connect(postgres.conninfo(settings.DATABASE_PARTS | {
+        "dbname": connection.settings_dict["NAME"]})) as somebody:  # fmt: skip
+        somebody.execute("SELECT 1")
+        somebody.execute("SELECT pg_sleep(0.05)")
+        found = samples(told(api.key))
+        assert value(found, "database_oldest_transaction_seconds") >= 0.05
+    dead_before = value(found, "table_dead_rows", table="run")
+    api.create("42")
+    for n in range(3):
+        api.append("42", expected_seq=n + 1)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+    found = samples(told(api.key))
+    assert value(found, "table_dead_rows", table="run") > dead_before
 
 
 def test_a_part_that_is_slow_is_missing_and_the_others_are_there(api, monkeypatch):

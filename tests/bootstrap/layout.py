@@ -168,6 +168,23 @@ class Layout:
         assert self.running["proxy"].poll() is None, self.said("proxy")
         return f"http://127.0.0.1:{port}"
 
+    def start_haproxy(self, *webs: str) -> str:
+        """HAProxy as deploy/ has it, without TLS; its address."""
+        port = self.ports["proxy"] = free_port()
+        text = (DEPLOY / "proxies" / "haproxy.cfg").read_text()
+        text = text.replace("    bind :80\n", "")
+        text = re.sub(r"bind :443 [^\n]*", f"bind 127.0.0.1:{port}", text)
+        text = re.sub(r" {4}http-request redirect scheme https [^\n]*\n", "", text)
+        text = text.replace("127.0.0.1:8100", f"127.0.0.1:{self.ports.get('streams', 1)}")
+        named = "".join(f"    server {web} 127.0.0.1:{self.ports[web]}\n" for web in webs)
+        text = re.sub(r"(?: {4}server web\d [^\n]*\n)+", named, text)
+        file = self.folder / "haproxy.cfg"
+        file.write_text(text)
+        self.start("proxy", f"{program('haproxy', 'haproxy')} -db -f {file}")
+        patiently(lambda: accepts(port) or self.running["proxy"].poll() is not None)
+        assert self.running["proxy"].poll() is None, self.said("proxy")
+        return f"http://127.0.0.1:{port}"
+
     def stop(self, *names: str) -> float:
         """SIGTERM to each at once; the seconds until the last has ended. Fails when one hangs."""
         for name in names:
@@ -226,7 +243,7 @@ PAUSE_SECONDS = 0.05
 
 
 def patiently(
-    what: Callable[[], object], *, within_seconds: float = 60, or_say: Callable[[], str] = str
+    what: Callable[[], object], *, within_seconds: float = 240, or_say: Callable[[], str] = str
 ) -> float:
     """Wait until it is true; the seconds that this took. Only what was waited counts, so that a
     machine that stands still for a while, with all that runs on it, fails nothing."""

@@ -137,7 +137,7 @@ def test_what_operations_names_is_there():
     assert [
         name for name in metrics if name not in (ROOT / "docs" / "metrics.md").read_text()
     ] == []
-    commands_named = set(re.findall(r"\./run ([a-z-]+)", text))
+    commands_named = set(re.findall(r"(?:\./run|deploy/site) ([a-z][a-z-]*)", text))
     source = (ROOT / "agentstate" / "cli" / "arguments.py").read_text()
     assert [name for name in commands_named if f'"{name}"' not in source] == []
 

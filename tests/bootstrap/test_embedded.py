@@ -89,6 +89,23 @@ def test_what_a_killed_parent_left_is_used_again(open_folder, make_server):
     assert not server.is_listening()
 
 
+def test_what_a_killed_parent_left_is_stopped_unless_somebody_holds_it(open_folder, make_server):
+    base = open_folder / "pg"
+    server = make_server(base)
+    first = hold_elsewhere(base)
+    assert first.stdout is not None
+    first.stdout.readline()
+    server.stop_unless_held()
+    assert server.is_listening()
+    first.kill()
+    first.communicate()
+    server.stop_unless_held()
+    assert not server.is_listening()
+    shutil.rmtree(base)
+    server.stop_unless_held()
+    assert not base.exists()
+
+
 def test_a_killed_server_starts_again_with_what_was_committed(open_folder, make_server):
     server = EmbeddedPostgres(open_folder / "pg")  # durable, as in production
     make_server(open_folder / "pg")

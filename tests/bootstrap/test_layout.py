@@ -164,13 +164,14 @@ class Writer(threading.Thread):
             self.failed.append(failure)
 
 
-def test_rolling_three_instances_under_load_loses_and_doubles_nothing(open_folder):
+@pytest.mark.parametrize("proxy", ["nginx", pytest.param("haproxy", marks=pytest.mark.deep)])
+def test_rolling_three_instances_under_load_loses_and_doubles_nothing(open_folder, proxy):
     with Layout(open_folder) as site:
         site.start_streams()
         for web in WEBS:
             site.start_web(web)
         site.start("worker")
-        front = site.start_proxy(*WEBS)
+        front = (site.start_haproxy if proxy == "haproxy" else site.start_proxy)(*WEBS)
         writers = [Writer(front, site.key, n) for n in range(WRITERS)]
         for writer in writers:
             writer.start()

@@ -29,10 +29,12 @@ BEFORE = releases.RELEASE_BEFORE["agentstate"]
 @pytest.mark.django_db
 def test_what_asks_for_a_restore_asks_for_none_where_the_table_is_not_there_yet(monkeypatch):
     """Whether the statements are right SQL; all of it on that schema is the deep test below."""
-    from agentstate.store import feed, vitals
+    from agentstate.store import audit, feed, vitals
 
+    asked = (feed.READ, feed.LEFT_OUT, feed.CONSUMERS, feed.CONSUMER, vitals.FEED,
+             audit.FEED_CHECKS[audit.HOLES_OF_FEED])  # fmt: skip
     with connection.cursor() as cursor:
-        for statement in (feed.READ, feed.LEFT_OUT, feed.CONSUMERS, feed.CONSUMER, vitals.FEED):
+        for statement in asked:
             without = releases.without_restores(statement)
             assert not re.search("agentstate_restore|agentstate_feed_lag", without)
             given = {"after": 0, "name": "", "limit": 5, "chosen": False, "types": [],
