@@ -30,7 +30,7 @@ def end_quiet(*, quiet_seconds: int, idle_seconds: int, limit: int = LIMIT) -> i
 
 def _end(run: traced.QuietRun) -> bool:
     to, why = _ending(run)
-    command = Transition(run=run.key, to=to, result=dump({"trace": why}), if_match=run.version)
+    command = Transition(run=run.key, to=to, result=dump({"reason": why}), if_match=run.version)
     try:
         store.execute(command, by=SWEEP)
     except Refusal:

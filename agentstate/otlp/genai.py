@@ -131,13 +131,18 @@ def _members(span: Span, operation: str, *, decoded: bool) -> tuple[dict[str, An
     call: dict[str, Any] = {n: known[n] for n in ("tool", "tool_call_id") if n in known}
     if "arguments" in content:
         call["arguments"] = content["arguments"]
-    members: dict[str, Any] = {"span": _facts(span, operation), **known}
+    # What tells most stands first: lists show an event from its beginning.
+    members: dict[str, Any] = {n: known[n] for n in ("tool", "tool_call_id") if n in known}
     if span.status == ERROR:
         members["error"] = {"type": span.attributes.get("error.type"), "message": span.message}
     if operation in MODELS:
         members |= _said(content.get("output"))
+    if "observation" in content:
+        members["observation"] = content["observation"]
+    members |= known
     if usage := _usage(span):
         members["usage"] = usage
+    members["span"] = _facts(span, operation)
     members |= {n: v for n, v in content.items() if n != "arguments" or operation != "execute_tool"}
     members["attributes"] = {n: v for n, v in span.attributes.items() if n not in CONTENT}
     for name, items in (("span_events", span.events), ("links", span.links)):
