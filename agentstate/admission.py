@@ -89,8 +89,8 @@ def _read_of(path: str) -> Kind:
 def _write_of(path: str, body: bytes | None) -> Kind:
     if _ENDS.search(path):
         return Kind.LAST
-    if path.startswith("/api/v1/feed/"):
-        return Kind.FEED
+    if path.startswith(("/api/v1/feed/", "/api/v1/traces")):
+        return Kind.FEED  # spans can be sent again later; workers' writes go first
     if _MAY_END.fullmatch(path) and (body is None or _TERMINAL.search(body)):
         return Kind.LAST
     return Kind.WRITES

@@ -70,6 +70,13 @@ PROBLEMS = Counter(
     registry=REGISTRY,
 )
 
+SPANS = Counter(
+    f"{PREFIX}spans",
+    "Spans of OpenTelemetry that were sent here, by what became of them",
+    ["outcome"],
+    registry=REGISTRY,
+)
+
 
 @cache
 def _children(method: str, route: str, status: int) -> tuple[Any, Any]:
@@ -95,6 +102,13 @@ def note_request(
     _LOCK.inc(spent.lock)
     _DB.inc(spent.db)
     _COMMIT.inc(spent.commit)
+
+
+def note_spans(*, kept: int, known: int, not_genai: int, refused: int) -> None:
+    """Count the spans of a batch: written, there already, of nothing about agents, refused."""
+    counts = {"kept": kept, "known": known, "not-genai": not_genai, "refused": refused}
+    for outcome, count in counts.items():
+        SPANS.labels(outcome).inc(count)
 
 
 def note_problem(code: str) -> None:

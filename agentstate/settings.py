@@ -385,6 +385,16 @@ DELIVERY_NETWORKS = env.networks("AGENTSTATE_DELIVERY_NETWORKS")
 # The console as people reach it; messages link to it when it is set.
 CONSOLE_URL = env.origin("AGENTSTATE_CONSOLE_URL")
 
+# A run that came as a trace is ended when no span has come for so long: after the span without a
+# parent, and where that does not come. Shorter: spans that are late begin a further run. Longer: it
+# is shown as running.
+TRACE_QUIET_SECONDS = env.seconds(
+    "AGENTSTATE_TRACE_QUIET_SECONDS", default=60, at_least=1, at_most=86_400
+)
+TRACE_IDLE_SECONDS = env.seconds(
+    "AGENTSTATE_TRACE_IDLE_SECONDS", default=3_600, at_least=1, at_most=30 * 86_400
+)
+
 LOG_LEVEL = env.choice(
     "AGENTSTATE_LOG_LEVEL", default="INFO", among=("DEBUG", "INFO", "WARNING", "ERROR")
 )

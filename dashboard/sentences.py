@@ -102,4 +102,7 @@ def _free(run: Run, lease: Lease | None, now: datetime) -> str:
         return (
             f"Nobody has held it for {duration(now - lease.term_ended_at)}. It waits for a worker."
         )
+    if run.status == Status.RUNNING and run.last_token is None:  # as what came as a trace
+        quiet = duration(now - run.updated_at)
+        return f"It runs without a lease: no worker is given it. Last written to {quiet} ago."
     return f"It has waited {duration(now - run.created_at)} for its first worker."

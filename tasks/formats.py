@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentstate.otlp import encoding, telling
 from agentstate.store.commands import ImportRun
-from tasks import atif, messages
+from tasks import atif, atif_out, messages
 from tasks.archive import read_archive
-from tasks.conversations import Written
+from tasks.conversations import Written, as_json
 from tasks.drafts import RunDraft
 from tasks.swe_agent import write_trajectory
 from tasks.trajectories import read_trajectory
@@ -32,6 +33,14 @@ class Format:
 
 def _one(read: Callable[..., RunDraft]) -> Read:
     return lambda *, text, name: (read(text=text, name=name),)
+
+
+def _write_otlp(run: ImportRun) -> Written:
+    """Spans, as the API's GET /runs/{key}/trace has them."""
+    text = as_json(encoding.document(telling.spans_of(run)))
+    left = {"line of a budget's ledger": sum(len(b.entries) for b in run.budgets)}
+    left |= {"notes": int(bool(run.notes))}
+    return Written(text=f"{text}\n", left_out={what: n for what, n in left.items() if n})
 
 
 OWN = "agentstate"
@@ -56,7 +65,7 @@ FORMATS = {
             name="atif",
             suffix=".atif.json",
             read=_one(atif.read_atif),
-            write=atif.write_atif,
+            write=atif_out.write_atif,
             about="Agent Trajectory Interchange Format (Harbor, terminal-bench)",
         ),
         Format(
@@ -65,6 +74,13 @@ FORMATS = {
             read=messages.read_messages,
             write=messages.write_messages,
             about="chat messages as OpenAI's API has them",
+        ),
+        Format(
+            name="otlp",
+            suffix=".otlp.json",
+            read=None,
+            write=_write_otlp,
+            about="spans of OpenTelemetry, as a collector takes them",
         ),
     )
 }

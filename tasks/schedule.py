@@ -41,6 +41,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "deliver-alerts": _job("deliver alerts", "deliver_alerts"),
     "work-bulks": _every(2, "work_bulks"),
     "move-feed": _every(1, "move_feed"),
+    "end-quiet-traces": _job("end quiet traces", "end_quiet_traces"),
     "make-partitions": _job("make partitions", "make_partitions"),
     "purge": _job("purge what is past its age", "purge"),
     "drop-old-weeks": _job("drop weeks that are over", "drop_old_weeks"),

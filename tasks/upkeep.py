@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
+
+from agentstate.otlp import ending
 from agentstate.store import backlog, feed, partitions, retention
 from agentstate.store.ages import AGES
 from agentstate.store.callers import SWEEP
@@ -52,6 +55,19 @@ def note_lapsed_leases(*, limit: int = 500, **_newer: object) -> None:
     with beat("note lapsed leases") as this:
         this.did = execute(NoteLapsed(limit=limit), by=SWEEP).lapsed
         this.behind = backlog.lapsed(this.late_from)
+
+
+@app.task(name="agentstate.end_quiet_traces", ignore_result=True, time_limit=60)
+@periodic("end quiet traces")
+def end_quiet_traces(**_newer: object) -> None:
+    """End the runs of traces to which no span has come for long. Every 30 s. Twice is safe: an
+    ended run is not quiet any more. Late only ends them later; without it they stay running.
+    """
+    with beat("end quiet traces") as this:
+        this.did = ending.end_quiet(
+            quiet_seconds=settings.TRACE_QUIET_SECONDS, idle_seconds=settings.TRACE_IDLE_SECONDS
+        )
+        this.behind = 0 if this.did < ending.LIMIT else None
 
 
 @app.task(name="agentstate.carry_out_deadlines", ignore_result=True, time_limit=30)

@@ -66,6 +66,11 @@ def read_text(request: HttpRequest) -> str:
         raise Malformed(f"byte {wrong.start} of the body is not UTF-8") from None
 
 
+def read_bytes(request: HttpRequest) -> bytes:
+    """The body as it came, of whatever type. Raises Malformed, TooLarge, or Unacceptable (411)."""
+    return _read(request)
+
+
 def _check_type(request: HttpRequest) -> None:
     if not _JSON.fullmatch(request.META.get("CONTENT_TYPE", "").strip()):
         raise Unacceptable(

@@ -33,6 +33,10 @@ TAGS: list[Members] = [
     {"name": "alerts", "description": "Rules, how each stands, and who is at it."},
     {"name": "alert targets", "description": "Where alerts are told."},
     {"name": "deliveries", "description": "What was told where, and how it ended."},
+    {
+        "name": "traces",
+        "description": "OpenTelemetry: spans come in as runs, runs go out as spans.",
+    },
     {"name": "look-ups", "description": "Rows by key, and what became of a request."},
     {"name": "health", "description": "The database's clock; whether this process can work."},
 ]
@@ -224,6 +228,7 @@ LINKS: dict[str, dict[str, dict[str, Any]]] = {
         "list_budgets": {"path.key": "$response.body#/key"},
         "verify_run": {"path.key": "$response.body#/key"},
         "export_run": {"path.key": "$response.body#/key"},
+        "read_trace": {"path.key": "$response.body#/key"},
     },
     "read_run": {
         "change_run": {"path.key": _KEY, "header.If-Match": _ETAG},
@@ -369,6 +374,7 @@ def _show_examples(call: Members) -> None:
                 shown = {"summary": example.summary, "value": value}
                 parameter.setdefault("examples", {})[name] = shown
         answer = call["responses"][example.status]
-        ((_, content),) = answer["content"].items()
+        contents = answer["content"]
+        content = contents.get("application/json") or next(iter(contents.values()))
         told = {"summary": example.summary, "value": example.answer}
         content.setdefault("examples", {})[name] = told

@@ -364,6 +364,25 @@ class StoryTold(Told):
     next_seq: int | None
 
 
+class PartialSuccessTold(Told):
+    """What of a batch of spans was not kept. rejectedSpans: how many, as text."""
+
+    rejectedSpans: str = "0"  # noqa: N815  # the protocol's name
+    errorMessage: str = ""  # noqa: N815
+
+
+class TracesTold(Told):
+    """OTLP's ExportTraceServiceResponse; empty when everything was kept."""
+
+    partialSuccess: PartialSuccessTold | None = None  # noqa: N815
+
+
+class TraceTold(Told):
+    """OTLP's ExportTraceServiceRequest, with the spans of one run."""
+
+    resourceSpans: list[dict[str, Any]]  # noqa: N815
+
+
 class ItemsTold(Told):
     """Rows under one partition key. after: go on with it; null at the end."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 from django.http import Http404, HttpRequest
@@ -23,6 +24,7 @@ from agentstate.api import (
     rates,
     runs,
     targets,
+    traces,
     workers,
 )
 from agentstate.api.contract import make_api
@@ -31,6 +33,8 @@ from agentstate.api.door import guard
 api = make_api()
 api.add_router("/runs", runs.router)
 api.add_router("/runs", budgets.router)
+api.add_router("/runs", traces.of_runs)
+api.add_router("/traces", traces.router)
 api.add_router("/budgets", budgets.shared)
 api.add_router("/leases", leases.router)
 api.add_router("/leases", proposals.of_unit)
@@ -54,8 +58,18 @@ def nowhere(request: HttpRequest, **parts: str) -> NoReturn:
 
 _endpoints, _app, _namespace = api.urls
 
+
+def guarded(endpoints: Iterable[URLPattern | URLResolver]) -> list[URLPattern | URLResolver]:
+    """Each behind the door; spans are answered as their protocol wants it, whatever it says."""
+    found = guard(endpoints)
+    for pattern in found:
+        if isinstance(pattern, URLPattern) and str(pattern.pattern) == "traces":
+            pattern.callback = traces.in_its_encoding(pattern.callback)
+    return found
+
+
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("api/v1/", include((guard(_endpoints), _app), namespace=_namespace)),
+    path("api/v1/", include((guarded(_endpoints), _app), namespace=_namespace)),
     *guard(
         [
             path("api/v1/openapi.json", pages.openapi, {"api": api}),

@@ -30,6 +30,7 @@ JOBS: dict[str, int] = {
     "evaluate alerts": 15,
     "deliver alerts": 5,
     "work bulks": 5,
+    "end quiet traces": 30,
     "purge what is past its age": 300,
     "drop weeks that are over": 300,
     "make partitions": 3_600,

@@ -50,6 +50,8 @@ BUILT = {
     "GET /api/v1/runs/{key}/events",
     "GET /api/v1/runs/{key}/verify",
     "GET /api/v1/runs/{key}/export",
+    "GET /api/v1/runs/{key}/trace",
+    "POST /api/v1/traces",
     "GET /api/v1/runs/{key}/budgets",
     "GET /api/v1/runs/{key}/budgets/{name}",
     "POST /api/v1/runs/{key}/budgets/{name}/spend",
@@ -127,7 +129,11 @@ def test_each_refusal_that_it_names_exists(openapi):
             if int(status) >= 300:
                 codes = answer["description"].split(": ")[1].split(", ")
                 assert set(codes) <= {kind.code for kind in kinds()}, name
-                assert list(answer["content"]) == ["application/problem+json"]
+                as_problem = ["application/problem+json"]
+                # OTLP wants the encoding of the request.
+                as_otlp = ["application/json", "application/x-protobuf"]
+                of_otlp = name == "POST /api/v1/traces"
+                assert list(answer["content"]) == (as_otlp if of_otlp else as_problem)
 
 
 def test_every_reference_leads_somewhere(openapi):

@@ -193,6 +193,29 @@ def tell(story: Story, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals_of_repeating(story)
     what_is_over(story, clock)
     faults(story, monkeypatch)
+    spans_of_an_agent(story)
+
+
+def spans_of_an_agent(story: Story) -> None:
+    trace = "5b8efff798038103d269b633813fc60c"
+    values = {
+        "gen_ai.operation.name": {"stringValue": "chat"},
+        "gen_ai.request.model": {"stringValue": "large-2"},
+        "gen_ai.usage.input_tokens": {"intValue": "700"},
+        "gen_ai.usage.output_tokens": {"intValue": "112"},
+    }
+    span = {
+        "traceId": trace,
+        "spanId": "eee19b7ec3c1b174",
+        "name": "chat large-2",
+        "kind": 3,
+        "startTimeUnixNano": "1772452800000000000",
+        "endTimeUnixNano": "1772452801500000000",
+        "attributes": [{"key": name, "value": value} for name, value in values.items()],
+    }
+    sent = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+    story.call("A span of an agent, as an SDK sends it", "POST", "/traces", sent)
+    story.call("The same run as spans", "GET", f"/runs/otel-{trace}/trace")
 
 
 def the_store_itself(story: Story) -> None:

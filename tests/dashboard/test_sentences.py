@@ -10,6 +10,17 @@ from dashboard.sentences import waiting_for
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
 
+def test_a_run_that_nobody_leases_waits_for_no_worker():
+    run = Run(
+        status="running",
+        created_at=NOW - timedelta(minutes=9),
+        updated_at=NOW - timedelta(seconds=7),
+    )
+    assert waiting_for(run, None, NOW) == (
+        "It runs without a lease: no worker is given it. Last written to 7s ago."
+    )
+
+
 @pytest.mark.parametrize(
     ("result", "told"),
     [

@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.long, pytest.mark.many]  # addresses by the hundred, a
 PATH = Path(settings.BASE_DIR) / "docs" / "access.md"
 PEOPLE = ("anonymous", "no role", *ROLES)
 # Beside one scope: what a call wants as well, once it knows what it is about.
-ALSO = {"export_run": "payloads"}
+ALSO = {"export_run": "payloads", "read_trace": "payloads"}
 # What the example changes is a worker's alone; an operator changes notes, tags and retention.
 OTHERWISE = {("change_run", "operate"): '{"notes": "seen"}'}
 SECRET = "a-secret-of-the-agent"

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentstate.store.commands import ImportRun
-from tasks.atif import read_atif, write_atif
+from tasks.atif import read_atif
+from tasks.atif_out import write_atif
 from tasks.drafts import UnreadableFile
 from tasks.formats import FORMATS, format_of
 from tasks.histories import check_history, rehearsed

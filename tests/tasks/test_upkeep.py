@@ -187,6 +187,7 @@ def heartbeat(name):
 ALL = (
     upkeep.note_lapsed_leases,
     upkeep.carry_out_deadlines,
+    upkeep.end_quiet_traces,
     upkeep.drop_dead_holds,
     upkeep.move_feed,
     upkeep.make_partitions,
@@ -207,6 +208,7 @@ def test_every_task_leaves_a_heartbeat_and_no_transaction_open(clock):
         "note lapsed leases",
         "carry out deadlines",
         "drop dead holds",
+        "end quiet traces",
         "move feed",
         "make partitions",
         "purge what is past its age",
