@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentstate.cli.database import ROOT
 from agentstate.cli.output import CommandFailure, progress, result
 from agentstate.cli.site import INTERRUPTED, running_site
+from agentstate.where import BASE as ROOT
 from bench.drill.ground import Ground, NotDone
 from bench.drill.incidents import INCIDENTS, START_SECONDS, Course
 from bench.torture.trial import move_in, scratch

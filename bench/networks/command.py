@@ -22,9 +22,10 @@ from pathlib import Path
 import psycopg
 
 from agentstate.cli.output import event, progress, result
-from agentstate.cli.site import INTERRUPTED, ROOT, background_children, listen, web_child
+from agentstate.cli.site import INTERRUPTED, background_children, listen, web_child
 from agentstate.embedded import DURABLE, PORT, USER, EmbeddedPostgres
 from agentstate.supervisor import Child, Supervisor
+from agentstate.where import BASE as ROOT
 from bench.networks.hosts import CLEAR, NETWORK, Hosts, Way, check_what_is_needed
 from bench.torture import verdict
 from bench.torture.calls import Calls

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psycopg
 
-from agentstate.cli.database import ROOT
 from agentstate.cli.output import CommandFailure, progress
 from agentstate.cli.site import listen
 from agentstate.embedded import USER, EmbeddedPostgres
+from agentstate.where import BASE as ROOT
 from bench.outages.wire import Wire
 
 START_SECONDS = 120

@@ -23,11 +23,12 @@ from typing import Any
 
 import psycopg
 
-from agentstate.cli.database import ROOT, load_settings
+from agentstate.cli.database import load_settings
 from agentstate.cli.output import CommandFailure, progress, result
 from agentstate.cli.site import INTERRUPTED, Site, address, listen, running_site, web_child
 from agentstate.embedded import EmbeddedPostgres
 from agentstate.supervisor import Child, Supervisor
+from agentstate.where import BASE as ROOT
 from bench.torture import checker, verdict
 from bench.torture.calls import RUN_SEEN, Calls
 from bench.torture.dump import read_store
