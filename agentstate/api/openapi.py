@@ -58,6 +58,7 @@ PARAMETERS = {
     "tag": "with this tag",
     "owner": "held by this worker; of runs: owned by it",
     "parent": "children of this run",
+    "filter": "in the language of the console's list, such as `status:running worker:w-3 since:2h`",
     "q": "part of the key or the task, upper and lower case alike",
     "created_after": "from this instant on, itself not included",
     "created_before": "up to this instant, itself not included",

@@ -25,7 +25,7 @@ from bench.torture.trial import move_in, new_folder, scratch
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 REPORT, LOG = "report.json", "schemathesis.log"
-SCOPES = ("read", "payloads", "write", "operate", "override", "admin")
+SCOPES = ("read", "payloads", "write", "propose", "operate", "override", "admin")
 REQUEST_SECONDS = 30
 
 
