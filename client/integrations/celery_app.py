@@ -96,6 +96,14 @@ def deadly(self, folder: str) -> None:
     os.kill(os.getpid(), 9)
 
 
+@app.task(base=Task, bind=True, time_limit=3)
+def slow(self, folder: str) -> str:
+    """Killed by Celery itself when it takes too long."""
+    fetch(folder, "first")
+    fetch(folder, "second")
+    return "done"
+
+
 class Order(Task):
     def run_key(self, arguments, named):
         return f"order-{arguments[1]}"

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from celery.exceptions import TimeLimitExceeded
 from conftest import LONG_TTL, CeleryWorker, operate
 
 from agentstate_client import AttemptsExhausted
@@ -72,9 +73,21 @@ def test_a_second_delivery_waits_for_the_first_and_finds_it_done(sending):
     sending.go("b")
 
     assert sent.get(WAIT_SECONDS) == again.get(WAIT_SECONDS) == PAGES
-    sending.succeeded(sent, times=2)
+    sending.says(f"celery-{sent.id} is completed, and Celery knows it")
     assert sending.did == WHOLE
     assert sending.run_of(sent).attempt == 1
+
+
+def test_many_deliveries_of_a_message_are_not_as_many_that_ask_again(sending):
+    held = sending.server.client("other").create(task="x", key="celery-often").acquire()
+    with held:
+        for _ in range(12):
+            sent = sending("trying_always", task_id="often")
+        sending.says("celery-often is asked for again already", times=10)
+        # One of each process of the worker goes on asking.
+        assert sending.worker.text.count("celery-often is asked for again in 1.0 s") == 2
+    assert sent.get(WAIT_SECONDS) == "done"
+    assert sending.did == ["fetched first", "fetched second"]
 
 
 def test_who_was_stopped_and_overtaken_writes_nothing_when_it_wakes_up(sending, agentstate_clock):
@@ -94,23 +107,34 @@ def test_who_was_stopped_and_overtaken_writes_nothing_when_it_wakes_up(sending, 
         os.kill(stopped, signal.SIGCONT)
     # It fetches the page that it was at, and learns from the store that it is not its any more.
     sending.did_times("fetched b", 2)
-    sending.says(f"celery-{sent.id} was completed by another worker")
+    sending.says(f"celery-{sent.id} is completed, and Celery knows it")
 
     assert sending.events_of(sent) == written
     assert sending.did == [*WHOLE, "fetched after", "fetched b"]
     assert (spent(sending.run_of(sent)), sent.state) == (30, "SUCCESS")
 
 
-def test_what_is_delivered_once_more_after_its_end_is_replayed_with_what_follows(sending):
+def test_what_is_delivered_once_more_after_its_end_does_nothing(sending):
     chained = (sending.signature("report", PAGES) | sending.signature("after")).apply_async()
     assert chained.get(WAIT_SECONDS) == 3
+    sending.send_again(chained, PAGES)
+    sending.says(f"celery-{chained.parent.id} is completed, and Celery knows it")
+    assert sending.did == [*WHOLE, "fetched after"]
+
+
+def test_what_ended_without_celerys_knowing_is_replayed_with_what_follows(sending):
+    chained = (sending.signature("report", PAGES) | sending.signature("after")).apply_async()
+    assert chained.get(WAIT_SECONDS) == 3
+    # As when the worker is killed between the run's end and Celery's.
+    chained.parent.forget()
+    chained.forget()
     sending.send_again(chained, PAGES)
     sending.succeeded(chained.parent, times=2)
     sending.succeeded(chained, times=2)
 
+    assert (chained.parent.get(WAIT_SECONDS), chained.get(WAIT_SECONDS)) == (PAGES, 3)
     assert sending.did == [*WHOLE, "fetched after"]
     assert sending.run_of(chained.parent).attempt == sending.run_of(chained).attempt == 1
-    assert chained.get(WAIT_SECONDS) == 3
 
 
 def test_a_task_that_kills_its_process_is_not_given_out_for_ever(sending, agentstate_clock):
@@ -122,6 +146,20 @@ def test_a_task_that_kills_its_process_is_not_given_out_for_ever(sending, agents
     with pytest.raises(AttemptsExhausted):
         sent.get(WAIT_SECONDS)
     assert [line.split()[0] for line in sending.did] == ["begun", "begun"]
+
+
+def test_a_hard_time_limit_leaves_a_run_with_which_the_same_id_goes_on(sending, agentstate_clock):
+    sending.hold("second")
+    sent = sending("slow")
+    with pytest.raises(TimeLimitExceeded):
+        sent.get(WAIT_SECONDS)
+    assert sending.run_of(sent).status == "running"
+    sending.go("second")
+    agentstate_clock.advance(seconds=LONG_TTL + 1)
+    sending("slow", task_id=sent.id)
+    sending.succeeded(sent, times=1)
+    assert sending.run_of(sent).status == "completed"
+    assert sending.did == ["fetched first", "fetched second"]
 
 
 def test_a_step_overtaken_by_an_operators_reclaim_is_not_celerys_failure(sending):

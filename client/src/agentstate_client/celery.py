@@ -19,12 +19,15 @@ import hashlib
 import os
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
+from celery.states import FAILURE, SUCCESS
 
+from agentstate_client import clock
 from agentstate_client._sync import calling
 from agentstate_client._sync.calling import step
 from agentstate_client._sync.client import Client
@@ -47,6 +50,8 @@ __all__ = ["CallEnded", "DurableTask", "step"]
 ASK_AGAIN_SECONDS_MIN, ASK_AGAIN_SECONDS_MAX = 1.0, 60.0
 ASKED = "agentstate_asked"  # a message's header: how often it has asked
 DOUBLINGS_MAX = 6
+# For so long behind its time what was sent again is taken to be under way.
+SENT_SECONDS, SENT_MAX = 60.0, 10_000
 KEY_CHARS_MAX = 196
 KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:@~-]*[A-Za-z0-9])?")
 KEY_HASH_CHARS = 32
@@ -61,7 +66,8 @@ class DurableTask(Task):  # type: ignore[type-arg]  # generic in its stubs only
 
     * another one holds it, or it is paused, or the store is not reached: the message is sent again
       for later, under its own id, and nothing is done now;
-    * the run has come to its end: its result is returned, or CallEnded raised;
+    * the run has come to its end: its result is returned, or CallEnded raised, unless Celery has
+      been told already;
     * the worker was killed: the broker gives the message out again, and finished steps come from
       the log once the lease has run out;
     * who was overtaken writes nothing any more, neither in the store nor as Celery's result.
@@ -110,7 +116,7 @@ class DurableTask(Task):  # type: ignore[type-arg]  # generic in its stubs only
         try:
             run = self._take(client, key, arguments, named, is_compared=own_key is not None)
             if isinstance(run, RunRecord):
-                return calling.outcome(run)
+                return self._replayed(run)
         except calling.NOT_OVER as trouble:
             self._ask_again(key, trouble)
         return self._carry_out(client, run, arguments, named)
@@ -173,9 +179,9 @@ class DurableTask(Task):  # type: ignore[type-arg]  # generic in its stubs only
         except CancelRequested as asked:
             raise CallEnded(run.key, "cancelled", {"reason": asked.reason}) from asked
         except calling.NOT_OVER as trouble:
-            self._look_what_became(client, run.key, trouble)
+            return self._look_what_became(client, run.key, trouble)
 
-    def _look_what_became(self, client: Client, key: str, trouble: AgentStateError) -> NoReturn:
+    def _look_what_became(self, client: Client, key: str, trouble: AgentStateError) -> Any:
         """The store tells whether the run is over; this worker's trouble alone does not."""
         try:
             record = calling.ended(client, key)
@@ -183,11 +189,26 @@ class DurableTask(Task):  # type: ignore[type-arg]  # generic in its stubs only
             record = None
         if record is None:
             self._ask_again(key, trouble)
-        if record.status == "completed":
-            # By the message that overtook this one. That one tells Celery, and what comes next.
-            log.info("%s was completed by another worker: %s", key, trouble)
-            raise Ignore(f"{key} was completed by another worker") from trouble
-        raise CallEnded(key, record.status, record.result) from trouble
+        return self._replayed(record)
+
+    def _replayed(self, record: RunRecord) -> Any:
+        """How the run ended. Once Celery knows, what follows has been sent as well: then nothing is
+        done. Else this delivery tells it, for the one that ended the run may be gone.
+        """
+        state = SUCCESS if record.status == "completed" else FAILURE
+        if self._is_told(state):
+            log.info("%s is %s, and Celery knows it", record.key, record.status)
+            raise Ignore(f"{record.key} is {record.status}, and Celery knows it")
+        return calling.outcome(record)
+
+    def _is_told(self, state: str) -> bool:
+        if self.request.is_eager:
+            return False
+        try:
+            return bool(self.AsyncResult(str(self.request.id)).state == state)
+        except Exception as unknown:  # no backend of results, or it cannot be reached
+            log.debug("Celery's result of %s is not known: %r", self.request.id, unknown)
+            return False
 
     def _ask_again(self, key: str, trouble: AgentStateError) -> NoReturn:
         """Send the message once more, for later, and be done with this one. Not `self.retry`: it is
@@ -196,10 +217,12 @@ class DurableTask(Task):  # type: ignore[type-arg]  # generic in its stubs only
         request = self.request
         if request.is_eager:
             raise trouble
-        asked = min(int((request.headers or {}).get(ASKED) or 0), DOUBLINGS_MAX)
-        seconds = min(ASK_AGAIN_SECONDS_MAX, ASK_AGAIN_SECONDS_MIN * 2**asked)
-        if isinstance(trouble, LeaseHeld) and trouble.expires_in_ms is not None:
-            seconds = min(seconds, trouble.expires_in_ms / 1000 + 0.1)
+        asked = int((request.headers or {}).get(ASKED) or 0)
+        seconds = _seconds_until_asked_again(self.app, asked, trouble)
+        message = (str(request.id), int(request.retries))
+        if not _successors.may_send(message, asked, seconds):
+            log.info("%s is asked for again already: %s", key, trouble)
+            raise Ignore(f"{key} is asked for again already") from trouble
         log.info("%s is asked for again in %.1f s: %s", key, seconds, trouble)
         again = self.signature_from_request(
             request, countdown=seconds, retries=request.retries, expires=None,
@@ -208,8 +231,52 @@ class DurableTask(Task):  # type: ignore[type-arg]  # generic in its stubs only
         try:
             again.apply_async()
         except Exception as failure:  # of the broker's; it keeps the message that it gave out
+            _successors.forget(message)
             raise Reject(failure, requeue=True) from failure
         raise Ignore(f"{key} is asked for again") from trouble
+
+
+def _seconds_until_asked_again(app: Any, asked: int, trouble: AgentStateError) -> float:
+    seconds: float = ASK_AGAIN_SECONDS_MIN * 2 ** min(asked, DOUBLINGS_MAX)
+    if isinstance(trouble, LeaseHeld) and trouble.expires_in_ms is not None:
+        seconds = min(seconds, trouble.expires_in_ms / 1000 + 0.1)
+    # A message waits in a worker for its time to come; with Redis and SQS not for longer than this.
+    visible = (app.conf.broker_transport_options or {}).get("visibility_timeout")
+    most = ASK_AGAIN_SECONDS_MAX if visible is None else float(visible) / 2
+    return min(seconds, ASK_AGAIN_SECONDS_MAX, max(most, ASK_AGAIN_SECONDS_MIN))
+
+
+class _Successors:
+    """Which messages (task's id, retry) this process has sent again lately, and how often.
+
+    Redis gives a message out once more when it has only waited for a place in a pool for longer
+    than the visibility timeout. If each of those sent another one, they would double every time; so
+    a process sends one for all deliveries of a message.
+    """
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def may_send(self, message: tuple[str, int], asked: int, seconds: float) -> bool:
+        """Whether the message that has asked so often is to be sent again; noted if it is."""
+        now = clock.now()
+        with self._lock:
+            number, until = self._sent.get(message, (0, now))
+            if asked < number and now < until:
+                return False
+            self._sent[message] = (asked + 1, now + seconds + SENT_SECONDS)
+            self._sent.move_to_end(message)
+            while len(self._sent) > SENT_MAX:
+                self._sent.popitem(last=False)
+        return True
+
+    def forget(self, message: tuple[str, int]) -> None:
+        with self._lock:
+            self._sent.pop(message, None)
+
+
+_successors = _Successors()
 
 
 def _key_of(task_id: str) -> str:
