@@ -37,9 +37,16 @@ def _one(read: Callable[..., RunDraft]) -> Read:
 
 def _write_otlp(run: ImportRun) -> Written:
     """Spans, as the API's GET /runs/{key}/trace has them."""
-    text = as_json(encoding.document(telling.spans_of(run)))
-    left = {"line of a budget's ledger": sum(len(b.entries) for b in run.budgets)}
-    left |= {"notes": int(bool(run.notes))}
+    spans = telling.spans_of(run)
+    text = as_json(encoding.document(spans))
+    left = {
+        "line of a budget's ledger": sum(len(b.entries) for b in run.budgets),
+        "addition to counters": sum(event.add is not None for event in run.events),
+        "version and request id of an event": len(run.events),
+        "notes": int(bool(run.notes)),
+    }
+    if spans and spans[0].scope != telling.SCOPE:  # it came as a trace, and goes out as that
+        left["event that is no span"] = sum(event.origin != "worker" for event in run.events)
     return Written(text=f"{text}\n", left_out={what: n for what, n in left.items() if n})
 
 

@@ -272,6 +272,9 @@ def test_what_a_format_cannot_hold_is_counted():
     (draft,) = read_drafts(OWN_FOLDER / "invoice-rounding.jsonl")
     run = history(draft)
 
+    otlp = FORMATS["otlp"].write(run)
+    assert otlp.left_out["addition to counters"] == sum(bool(step.add) for step in draft.steps)
+    assert "invoke_agent" in otlp.text
     told = {name: FORMATS[name].write(run).left_out for name in ("atif", "messages", "swe-agent")}
 
     for left_out in told.values():
