@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -161,14 +163,17 @@ def environment_of(folder: Path) -> dict[str, str]:
     return kept | {"HOME": str(folder / "home")}
 
 
-@pytest.fixture
-def installed(open_folder, wheels) -> Iterator[Installed]:
-    """The wheels alone; what they require is what the tests run with."""
-    made = install(open_folder, "--no-index", "--no-deps", *map(str, wheels))
-    (site,) = (open_folder / "venv" / "lib").glob("python*/site-packages")
+@pytest.fixture(scope="module")
+def installed(wheels) -> Iterator[Installed]:
+    """The wheels alone, once for all tests; what they require is what the tests run with."""
+    folder = Path(tempfile.mkdtemp(prefix="agentstate-test-", dir="/tmp"))
+    folder.chmod(0o755)  # the database's user has to get in
+    made = install(folder, "--no-index", "--no-deps", *map(str, wheels))
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (site / "what-they-require.pth").write_text(sysconfig.get_path("purelib") + "\n")
     yield made
     EmbeddedPostgres(made.state / "postgres").stop()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def look(url: str) -> str:
