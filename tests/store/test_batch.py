@@ -17,6 +17,7 @@ from agentstate.store.commands import (
     Transition,
 )
 from agentstate.store.errors import BatchRefused, Invalid
+from agentstate.store.execute import ROLLED_BACK
 from tests.store.asking import FLEET, at_once, event, results, rows
 
 
@@ -83,9 +84,12 @@ def test_batches_over_the_same_runs_in_any_order_do_not_deadlock(store):
         for _ in range(4):
             batch(store, *(Append(run=key, events=(event(),)) for key in turned))
 
+    before = ROLLED_BACK["deadlock detected"]
     outcomes = at_once(6, work)
 
     assert results(outcomes, Exception) == []
+    # Not even one that is tried again unseen.
+    assert ROLLED_BACK["deadlock detected"] == before
     assert rows("SELECT DISTINCT last_seq FROM agentstate_run") == [(25,)]
     assert audit.verify() == []
 
