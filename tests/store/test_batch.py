@@ -82,7 +82,11 @@ def test_batches_over_the_same_runs_in_any_order_do_not_deadlock(store):
     def work(n):
         turned = keys[n:] + keys[:n]
         for _ in range(4):
-            batch(store, *(Append(run=key, events=(event(),)) for key in turned))
+            ask = Batch(operations=tuple(Append(run=key, events=(event(),)) for key in turned))
+            # Not through the lanes, where they would go together.
+            (outcome,) = execute_all([Ask(command=ask, by=FLEET)])
+            if isinstance(outcome, Exception):
+                raise outcome
 
     before = ROLLED_BACK["deadlock detected"]
     outcomes = at_once(6, work)
