@@ -11,21 +11,28 @@ code 1 when one was not caught, or no longer fits the code.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 
-from agentstate.embedded import EmbeddedPostgres
+from agentstate.embedded import FORGETFUL, EmbeddedPostgres
 
 ROOT = Path(__file__).resolve().parent.parent
 RULES, DECIDING = "agentstate/store/rules/", "agentstate/store/rules/deciding/"
 EXECUTE, SQL = "agentstate/store/execute.py", "agentstate/store/rowsql.py"
 LEASES_PLAIN = "agentstate/store/migrations/sql/leases_plain.py"
 LIMIT_SECONDS = 600
+SAID_CHARS = 400
+# A file in the copy while the database there is not the one that its code makes.
+NEW_DATABASE = "new-database"
+_ENDED = re.compile(r"(FAILED|ERROR) \S+\.py")  # as pytest sums up
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,16 +523,38 @@ MUTATIONS = (
 
 
 def main(words: list[str]) -> int:
-    chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
+    return run([m for m in MUTATIONS if not words or any(word in m.name for word in words)])
+
+
+def run(chosen: Sequence[Mutation], *, keeps: Container[str] = ()) -> int:
+    """See that each is noticed, and say how many were. The exit code of `main`.
+
+    keeps: the names of those whose test may have the database that the one before left, which takes
+    longer to make than most tests take. What depends on how far its sequences are may not.
+    """
     with tempfile.TemporaryDirectory(prefix="agentstate-mutations-") as folder:
+        Path(folder).chmod(0o755)  # the server's own user must get in, which is not root
         copy = Path(folder) / "copy"
         _copy(copy)
-        if not _passes(copy, " ".join(sorted({m.test for m in chosen}))):
-            print("the tests do not pass as they are: nothing can be said")
-            return 1
-        missed = [m for m in chosen if not _caught(copy, m)]
+        (copy / "var" / "test").mkdir(parents=True)
+        with EmbeddedPostgres(copy / "var" / "test" / "postgres", settings=FORGETFUL).held():
+            broken = _broken(copy, chosen)
+            missed = [
+                m for m in chosen if m.test in broken or not _caught(copy, m, m.name in keeps)
+            ]
     print(f"{len(chosen) - len(missed)} of {len(chosen)} mutations were caught")
     return 1 if missed else 0
+
+
+def _broken(copy: Path, chosen: Sequence[Mutation]) -> set[str]:
+    """Those tests that do not pass as the code is: of these nothing can be said."""
+    tests = sorted({m.test for m in chosen})
+    lines = _pytest(copy, " ".join(tests)).splitlines()
+    failed = [line.split()[1] for line in lines if _ENDED.match(line)]
+    broken = {test for test in tests for node in failed if node.startswith(tuple(test.split()))}
+    for test in sorted(broken):
+        print(f"BROKEN  it fails as it is: {test}", flush=True)
+    return broken
 
 
 def _copy(copy: Path) -> None:
@@ -536,9 +565,14 @@ def _copy(copy: Path) -> None:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
+    settings = copy / "tests" / "settings.py"
+    text = settings.read_text()
+    own = 'TEST_DATABASE = f"test_agentstate_p{os.getpid()}"'
+    assert own in text
+    settings.write_text(text.replace(own, 'TEST_DATABASE = "test_agentstate_mutated"'))
 
 
-def _caught(copy: Path, mutation: Mutation) -> bool:
+def _caught(copy: Path, mutation: Mutation, keeps: bool) -> bool:
     began = time.monotonic()
     edits = ((mutation.path, mutation.old, mutation.new), *mutation.also)
     kept = {path: (copy / path).read_text() for path, _, _ in edits}
@@ -547,38 +581,63 @@ def _caught(copy: Path, mutation: Mutation) -> bool:
         if text.count(old) != 1:
             print(f"STALE   {mutation.name}: its text is {text.count(old)} times in {path}")
             return False
-        (copy / path).write_text(text.replace(old, new))
+        _write(copy / path, text.replace(old, new))
     try:
-        caught = not _passes(copy, mutation.test)
+        made = not keeps or any("/migrations/" in path for path, _, _ in edits)
+        why = _fails(copy, f"{'--create-db ' if made else ''}{mutation.test}")
     finally:
+        if made:
+            (copy / NEW_DATABASE).touch()
         for path, text in kept.items():
-            (copy / path).write_text(text)
-    word = "caught" if caught else "MISSED"
+            _write(copy / path, text)
+    word = "caught" if why else "MISSED"
     print(f"{word}  {time.monotonic() - began:5.1f} s  {mutation.name}", flush=True)
-    return caught
+    if why:
+        print(f"                  {why[:SAID_CHARS]}", flush=True)
+    return bool(why)
 
 
-def _passes(copy: Path, tests: str) -> bool:
-    """Whether the tests pass in the copy; one that hangs does not."""
-    env = os.environ | {"AGENTSTATE_HOME": str(copy / "var"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = f"exec {sys.executable} -m pytest -q -x -p no:cacheprovider {tests}"
+def _write(file: Path, text: str) -> None:
+    """Without what was compiled of it: that is taken for a file of the same second and size."""
+    file.write_text(text)
+    if file.suffix == ".py":
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+def _fails(copy: Path, tests: str) -> str:
+    """What the first test that fails in the copy says; nothing when all pass. One that hangs
+    fails."""
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=copy,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-        )
+        lines = _pytest(copy, f"-x {tests}", seconds=LIMIT_SECONDS).splitlines()
     except subprocess.TimeoutExpired:
-        # It was killed, and could not stop the database that it had started.
-        EmbeddedPostgres(copy / "var" / "test" / "postgres").stop()
-        return False
+        (copy / NEW_DATABASE).touch()  # it was killed, and left there whatever it had written
+        return f"it is not over after {LIMIT_SECONDS} s"
+    told = [line for line in lines if _ENDED.match(line)]
+    said = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
+    return " · ".join((*told[:1], *said[:1]))
+
+
+def _pytest(copy: Path, arguments: str, *, seconds: float | None = None) -> str:
+    """What pytest says in the copy. Raises SystemExit when it did not come to the tests."""
+    env = os.environ | {"AGENTSTATE_HOME": str(copy / "var")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    fresh = copy / NEW_DATABASE
+    if fresh.exists():
+        fresh.unlink()
+        arguments = f"--create-db {arguments}"
+    command = f"exec {sys.executable} -m pytest -q -p no:cacheprovider --reuse-db {arguments}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=copy,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
     if done.returncode not in (0, 1):
         print(done.stdout[-2_000:], done.stderr[-2_000:])
         raise SystemExit(f"pytest ended with {done.returncode}")
-    return done.returncode == 0
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -190,12 +190,16 @@ def test_a_unit_that_was_taken_before_it_was_given_back_was_lost(
         pass
 
 
-def test_after_its_own_release_no_such_lease_is_normal(unit: Peer, client: Client) -> None:
+def test_after_its_own_release_no_such_lease_is_normal(
+    unit: Peer, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     """Case O-08 (docs/cases.md)."""
+    caplog.set_level(logging.INFO, "agentstate_client")
     unit.says(RELEASE, problem(404, "not-found"))
     with client.lease("u") as lease:
         pass
     assert lease.state == "released"
+    assert caplog.text == ""
 
 
 def test_releasing_twice_sends_once(unit: Peer, client: Client) -> None:

@@ -4,14 +4,21 @@ import ast
 import re
 from functools import cache
 
+from bench.guards import guards
 from tests.faults.test_proof import NAMED, ROOT
+from tests.faults.test_proof import rows as rows_of
 
 ROW = re.compile(r"^\| (O-\d\d) \| (.+) \| (.+) \|$", re.MULTILINE)
 SCRIPT = re.compile(r"`python -m ([a-z._]+)")
 
 
+@cache
+def page() -> str:
+    return (ROOT / "docs" / "cases.md").read_text()
+
+
 def rows() -> list[tuple[str, str, str]]:
-    return ROW.findall((ROOT / "docs" / "cases.md").read_text())
+    return ROW.findall(page().partition("\n## Guards\n")[0])
 
 
 @cache
@@ -49,3 +56,21 @@ def test_each_script_that_is_named_is_there():
     for _, what, _ in rows():
         for module in SCRIPT.findall(what):
             assert (ROOT / (module.replace(".", "/") + ".py")).exists(), module
+
+
+def test_each_case_has_a_guard_that_still_fits_the_code_and_a_test_of_its_own_that_misses_it():
+    """`python -m bench.guards` takes each out. Here: that it could, and that it is told."""
+    of_case = {case: NAMED.findall(tests) for case, _, tests in rows()}
+    told = [(case, gone, *NAMED.findall(test)) for case, gone, test in rows_of(page(), "Guards")]
+    found = []
+    for guard in guards():
+        mutation = guard.mutation
+        for path, old, new in ((mutation.path, mutation.old, mutation.new), *mutation.also):
+            assert (ROOT / path).read_text().count(old) == 1, (mutation.name, path)
+            assert old != new
+        path, _, name = mutation.test.partition("::")
+        named = (path, name.removeprefix("test_").replace("_", " "))
+        assert named in of_case[guard.case], mutation.name
+        found.append((guard.case, mutation.name.removeprefix(f"{guard.case} "), named))
+    assert told == found
+    assert {case for case, *_ in found} == set(of_case)

@@ -7,8 +7,8 @@ from playwright.sync_api import expect
 
 from tests.cases.processes import Gateway
 
-# Long enough for the pauses between polls to have become long.
-AWAY_MS, SOON_MS = 22_000, 10_000
+# Long enough for the pauses between polls to be half a minute by then, whatever chance adds.
+AWAY_MS, SOON_MS = 40_000, 10_000
 
 
 @pytest.fixture
