@@ -26,7 +26,11 @@ def test_integrations(arguments: Sequence[str]) -> int:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "client" / "src"), str(TESTS)]),
         "AGENTSTATE_CHECKOUT": str(ROOT),
     }
-    command = [str(python), "-m", "pytest", "-p", "agentstate_client.testing.plugin", *arguments]
+    # They wait about as long as they work. Each of the two has a server and brokers of its own.
+    chosen = any(word.startswith(("-n", "--numprocesses")) for word in arguments)
+    spread = [] if chosen else ["-n", "2", "--dist", "loadfile"]
+    plugin = ["-p", "agentstate_client.testing.plugin"]
+    command = [str(python), "-m", "pytest", *plugin, *spread, *arguments]
     return subprocess.run(command, cwd=TESTS, env=environment, check=False).returncode
 
 
