@@ -156,8 +156,12 @@ def _begins_a_block(line: str, before: str, lines: list[str]) -> bool:
 def _linked(text: str, page: Path, site: Site) -> str:
     """The same with each link leading to a page of the site, code left as it stands."""
     parts = re.split(r"(^```.*?^```[ ]*$)", text, flags=re.DOTALL | re.MULTILINE)
+    # The second word names a block for its test; the builder knows the first one alone.
     return "".join(
-        part if part.startswith("```") else _outside_code(part, page, site) for part in parts
+        re.sub(r"^(```\w+) .*", r"\1", part)
+        if part.startswith("```")
+        else _outside_code(part, page, site)
+        for part in parts
     )
 
 
