@@ -189,7 +189,7 @@ OURS = {"42": "many-7", "run:42": "run:many-7", "tokens": "b", "fleet": "over-ma
 # Counts read what they count. Held leases and shared budgets, of which there are few, are sorted.
 # For runs by their status the index does not pay with so few: `./run bench reads` has a million.
 COUNTS = {"are_jobs_on_time", "is_ready", "list_alerts", "list_alert_rules", "preview_alert_rule"}
-LISTS = {"list_runs", "list_leases", "list_shared_budgets"}
+LISTS = {"list_runs", "list_leases", "list_shared_budgets", "search_runs"}
 
 
 def reads() -> list[tuple[str, str]]:
