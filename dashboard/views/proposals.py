@@ -27,10 +27,12 @@ from dashboard.queries.leases import UnitStory
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """A proposal beside the facts as they are now. row: None for one that is not there, or that is
-    too old. stands: it can be confirmed, as far as it is about who has the unit."""
+    too old. stands: it can be confirmed, as far as it is about who has the unit. may_decline: also
+    by who may not take a live lease."""
 
     row: ProposalRow | None
     stands: bool = False
+    may_decline: bool = False
 
 
 def number_of(text: str) -> UUID | None:
@@ -56,7 +58,11 @@ def shown(request: ConsoleRequest, story: UnitStory) -> Shown | None:
         return Shown(row=None)
     lease = story.lease
     is_same = lease is not None and (lease.owner, lease.token) == (row.owner, row.token)
-    return Shown(row=row, stands=is_same and row.declined_by is None)
+    return Shown(
+        row=row,
+        stands=is_same and row.declined_by is None,
+        may_decline=request.access.may("operate"),
+    )
 
 
 @require_POST

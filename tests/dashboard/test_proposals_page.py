@@ -67,6 +67,23 @@ def test_the_page_shows_what_was_seen_beside_what_is_so_and_a_confirmation_names
     assert "proposes to take" not in Page(operator.get("/")).text
 
 
+def test_who_may_not_take_a_live_lease_may_say_no_and_a_viewer_neither(store, operator, viewer):
+    store.create("43")
+    lease = store.hold("43", "w-4")
+    made = Asking(ASSISTANT).ask(
+        ProposeReclaim(
+            unit="run:43", expected_token=lease.token, expected_owner="w-4", reason="slow"
+        )
+    )
+    address = f"/leases/run:43/reclaim?proposal={made.proposal}"
+    page = Page(operator.get(address))
+    assert "You cannot reclaim it" in page.text
+    assert "Decline it" in page.text
+    assert "Decline it" not in Page(viewer.get(address)).text
+    operator.post(f"/leases/run:43/proposals/{made.proposal}/decline")
+    assert "ana has declined" in Page(operator.get(address)).text
+
+
 def test_a_person_says_no(made, operator, store, lapsed):
     page = ask_page(operator, made)
     address = f"/leases/run:42/proposals/{made.proposal}/decline"
