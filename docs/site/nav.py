@@ -75,6 +75,7 @@ SECTIONS: list[Section] = [
         ("Proof", "proof.md"),
         ("Benchmarks", "benchmarks.md"),
         ("Cases of others", "cases.md"),
+        ("Our own sweeps", "sweeps.md"),
         ("The two texts", "texts.md"),
         ("Coverage", "coverage.md"),
         ("Changelog", "../CHANGELOG.md"),
