@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from django.core.exceptions import PermissionDenied
 from agentstate import store
 from agentstate.store.commands import Command, Result
 from agentstate.store.errors import Invalid, NotAllowed, Refusal
-from dashboard.forms import form_circumstances, one_line
+from dashboard.forms import form_circumstances, key_again, one_line
 from dashboard.pages import ConsoleRequest
 
 NO_REASON = "Say why: it is kept with the action."
@@ -65,9 +64,8 @@ def read_reason(request: ConsoleRequest) -> tuple[str, str]:
 
 def form_context(request: ConsoleRequest, done: Done[Any] | None = None) -> dict[str, Any]:
     """What the form shows again: its key (a new one once it was refused), reason, what is wrong."""
-    again = request.POST.get("form_key", "") if done is None or done.error else ""
     return {
-        "form_key": again or uuid.uuid4().hex,
+        "form_key": key_again(request, done.refused if done else None),
         "reason": request.POST.get("reason", ""),
         "refused": done.refused if done else None,
         "error": done.error if done else "",

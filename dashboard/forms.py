@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 
 from agentstate.store.callers import Circumstances
+from agentstate.store.errors import Refusal
 from dashboard.pages import ConsoleRequest, circumstances
+from dashboard.refused import is_open
 
 WHOLE_MAX = 2**63 - 2
 
@@ -20,6 +23,13 @@ def whole(text: str | None) -> int | None:
 def one_line(text: str) -> str:
     """A text typed by a person: runs of white space become one space, none at the ends."""
     return " ".join(text.split())
+
+
+def key_again(request: ConsoleRequest, refused: Refusal | None) -> str:
+    """The key of the form that is shown after this request: the same while only its fields are
+    mended, a new one once the store has refused it, for the next try is another command."""
+    sent = request.POST.get("form_key", "") if refused is None or is_open(refused) else ""
+    return sent or uuid.uuid4().hex
 
 
 def form_circumstances(request: ConsoleRequest) -> Circumstances:

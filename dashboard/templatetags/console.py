@@ -14,8 +14,10 @@ from django.utils.safestring import SafeString, mark_safe
 
 from agentstate import where
 from agentstate.store import retention
+from agentstate.store.errors import Refusal
 from agentstate.store.states import TERMINAL, Status
-from dashboard import moments, zones
+from dashboard import moments, refused, zones
+from dashboard.refused import Told
 
 register = template.Library()
 
@@ -71,6 +73,12 @@ def status(value: str) -> SafeString:
         icon(STATUS_ICONS[Status(value)] if known else "question-mark-circle"),
         value,
     )
+
+
+@register.filter
+def told(refusal: Refusal) -> Told:
+    """What a refusal says to a person: its title and, where there is more, a text."""
+    return refused.told(refusal)
 
 
 @register.filter

@@ -12,7 +12,9 @@ from django.utils.cache import add_never_cache_headers
 
 from agentstate import where
 from agentstate.store import outages
+from agentstate.store.errors import Refusal
 from agentstate.store.payloads import BODY_BYTES_MAX
+from dashboard.refused import IN_A_MOMENT, told
 
 RETRY_SECONDS = "5"
 WAYS_IN = ("login", "mfa_authenticate", "setup")
@@ -68,6 +70,8 @@ def broken(request: HttpRequest) -> HttpResponse:
     context = {"request_id": getattr(request, "request_id", "")}
     status, headers = 500, {}
     failed = sys.exception()
+    if isinstance(failed, Refusal):  # no fault of ours but what the store says, to whoever asks
+        return _refused(request, failed)
     if failed is not None and outages.is_one(failed):
         status, headers = 503, {"Retry-After": RETRY_SECONDS}
         context |= {
@@ -76,6 +80,15 @@ def broken(request: HttpRequest) -> HttpResponse:
             "text": "Nothing was changed. Workers are told to try again; so can you, in a moment.",
         }
     return HttpResponse(render_to_string("500.html", context), status=status, headers=headers)
+
+
+def _refused(request: HttpRequest, refused: Refusal) -> HttpResponse:
+    said, later = told(refused), refused.code in IN_A_MOMENT
+    status = 503 if later else 409
+    response = _page(request, status, said.title.rstrip("."), said.text, again=later)
+    if later:
+        response["Retry-After"] = RETRY_SECONDS
+    return response
 
 
 def _page(

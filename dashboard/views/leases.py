@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from agentstate.store.commands import ReclaimLease
 from agentstate.store.errors import HolderChanged, Invalid, LeaseHeld, NotAllowed, Refusal
 from dashboard import cursors
 from dashboard.access import Verdict, allowed_actions
-from dashboard.forms import form_circumstances, one_line, whole
+from dashboard.forms import form_circumstances, key_again, one_line, whole
 from dashboard.moments import NotThen
 from dashboard.pages import (
     ConsoleRequest,
@@ -268,7 +267,7 @@ def ask(
         "seen_token": whole(request.GET.get("seen")) if facts else seen_token,
         "seen_owner": form.owner if keep and form else lease and lease.owner,
         "holding": queries.read_holding(story),
-        "form_key": request.POST.get("form_key", "") if keep else uuid.uuid4().hex,
+        "form_key": key_again(request, refused),
         "proposal": None if facts else proposals.shown(request, story),
     }
     if facts:

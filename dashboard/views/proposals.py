@@ -17,11 +17,12 @@ from django.views.decorators.http import require_POST
 
 from agentstate import store
 from agentstate.store import proposed
-from agentstate.store.errors import Invalid, NotAllowed, NotFound
+from agentstate.store.errors import Invalid, NotAllowed, NotFound, Refusal
 from agentstate.store.proposals import DeclineProposal, ProposalRow
 from dashboard.forms import form_circumstances, one_line
 from dashboard.pages import ConsoleRequest, page
 from dashboard.queries.leases import UnitStory
+from dashboard.refused import told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,9 @@ def decline(request: ConsoleRequest, unit: str, proposal: str) -> HttpResponseBa
         messages.warning(request, f"Nothing was done: {refused.detail}.")
     except NotFound:
         messages.warning(request, "There is no such proposal any more: it is too old.")
+    except Refusal as refused:
+        said = told(refused)
+        messages.warning(request, f"{said.title} {said.text}")
     else:
         was = "was declined before" if done.already else "is declined"
         messages.success(request, f"The proposal {was}. {unit} stays as it is.",

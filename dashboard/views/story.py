@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +22,7 @@ from dashboard import moments, sentences
 from dashboard.access import MOVES, allowed_actions
 from dashboard.audit_filter import OfRun
 from dashboard.cursors import BadCursor
-from dashboard.forms import WHOLE_MAX, form_circumstances, one_line, whole
+from dashboard.forms import WHOLE_MAX, form_circumstances, key_again, one_line, whole
 from dashboard.moments import NotThen
 from dashboard.pages import (
     ConsoleRequest,
@@ -350,7 +349,7 @@ def ask(
         "verdict": allowed_actions(request.access, thing)[action],
         "sentence": sentences.waiting_for(head.run, head.lease, head.now),
         "lease_state": sentences.lease_state(head.lease, head.now),
-        "form_key": request.POST.get("form_key") or uuid.uuid4().hex,
+        "form_key": key_again(request, refused),
         "reason": request.POST.get("reason", ""),
         "refused": refused,
         "error": error,

@@ -133,3 +133,18 @@ def test_declined_between_the_look_and_the_click_nothing_is_done(
     assert answer.status_code == 409
     assert "bo has declined" in Page(answer).text
     assert store.lease("run:42").token == lapsed.token
+
+
+def test_said_no_to_twice_in_other_words_it_is_declined_once_and_that_is_told(made, operator):
+    """S-401 (docs/sweeps.md): Back, another reason, sent again. It was an error of ours."""
+    form_key = ask_page(operator, made).field("form_key")
+    address = f"/leases/run:42/proposals/{made.proposal}/decline"
+    first = operator.post(address, {"form_key": form_key, "why": "it is slow"}, follow=True)
+    assert "The proposal is declined" in Page(first).text
+    again = operator.post(address, {"form_key": form_key, "why": "it is fine"}, follow=True)
+    text = Page(again).text
+    assert "This form was sent before, with other words. What it did then stands" in text
+    reasons = rows(
+        "SELECT reason FROM agentstate_operatoraction WHERE action = 'lease.proposal-declined'"
+    )
+    assert reasons == [("it is slow",)]
