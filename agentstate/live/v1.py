@@ -37,6 +37,7 @@ from agentstate.store.rules import names
 # A process holds so many beside those of the console; each costs some tens of kB.
 STREAMS_MAX = 2_000
 STREAM_TYPE = "text/event-stream"
+TYPES = ["application/json", STREAM_TYPE]  # the first one for whoever takes anything
 
 # Who lacks the scope leaves a row under these names, as with the calls of /api/v1.
 FOLLOW_RUN, FOLLOW_FEED = READ.of("follow_run"), READ.of("follow_feed")
@@ -111,7 +112,7 @@ async def _answer(
     if hub().streams_of(None) >= STREAMS_MAX:
         raise Unavailable("too many streams are open here", retry_after_ms=5_000)
     follower = Follower(source, request.caller)
-    if request.method == "GET" and STREAM_TYPE in request.headers.get("Accept", ""):
+    if request.method == "GET" and request.get_preferred_type(TYPES) == STREAM_TYPE:
         if wait is not None:
             raise Invalid("wait", "not with a stream")
         first = await follower.look(_resumed(request, after))

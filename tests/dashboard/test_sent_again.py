@@ -54,7 +54,11 @@ def test_no_refusal_says_that_nothing_was_done_when_nobody_knows_and_none_says_a
     """S-403 (docs/sweeps.md): a cut in the middle of COMMIT was told as "Nothing was done"."""
     refused = kind("x", "y") if issubclass(kind, errors.Invalid) else kind()
     said = told(refused)
-    unknown = kind in (errors.OutcomeUnknown, errors.IdempotencyKeyReuse, errors.IdempotencyInFlight)
+    unknown = kind in (
+        errors.OutcomeUnknown,
+        errors.IdempotencyKeyReuse,
+        errors.IdempotencyInFlight,
+    )
     assert said.title.startswith("Nothing was done") is not unknown
     assert refused.title.lower() not in said.text.lower()
 

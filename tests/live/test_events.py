@@ -229,3 +229,24 @@ def test_only_the_header_lets_in_and_only_get_is_answered(store, site):
     assert site.get("/runs/42/events", **headers).json()["field"] == "Last-Event-ID"
     waiting = site.get("/runs/42/events?wait=3", Accept="text/event-stream")
     assert (waiting.status_code, waiting.json()["field"]) == (422, "wait")
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_stream"),
+    [
+        ("TEXT/Event-Stream", True),
+        ("text/event-stream, application/json;q=0.9", True),
+        ("application/json;q=0.1, text/event-stream", True),
+        ("text/event-stream;q=0.5, application/json", False),
+        ("text/event-stream;q=0, application/json", False),
+        ("*/*", False),
+        ("text/html, */*;q=0.8", False),
+        ("nonsense", False),
+        ("", False),
+    ],
+)
+def test_what_a_client_would_rather_have_is_what_it_gets(store, site, accept, is_stream):
+    """S-301 (docs/sweeps.md): capitals made a page of it, and `q=0` a stream."""
+    store.create("42")
+    answer = site.get("/runs/42/events?wait=0", Accept=accept)  # which no stream takes
+    assert answer.status_code == (422 if is_stream else 200)
