@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote, unquote_to_bytes
 
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
@@ -47,11 +48,24 @@ class PayloadParser(Parser):
     def parse_querydict(
         self, data: Any, list_fields: list[str], request: HttpRequest
     ) -> dict[str, Any]:
-        """The parameters of an address. Raises Invalid for one that is there twice."""
+        """The parameters of an address. Raises Invalid for one that is there twice, or that is no
+        UTF-8: Django would put another character in its place."""
+        check_encoding(request)
         twice = [n for n in data if n not in list_fields and len(data.getlist(n)) > 1]
         if twice:
             raise Invalid(twice[0], "once")
         return {n: data.getlist(n) if n in list_fields else data[n] for n in data}
+
+
+def check_encoding(request: HttpRequest) -> None:
+    """Raises Invalid, with the name of the parameter whose octets are no UTF-8."""
+    for pair in request.META.get("QUERY_STRING", "").split("&"):
+        name, _, value = pair.partition("=")
+        try:
+            unquote_to_bytes(name).decode()
+            unquote_to_bytes(value).decode()
+        except UnicodeDecodeError:
+            raise Invalid(unquote(name) or "query", "UTF-8, with % before each octet") from None
 
 
 def read_text(request: HttpRequest) -> str:

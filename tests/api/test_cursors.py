@@ -90,3 +90,14 @@ def pages(api: Api, address: str) -> list[str]:
         page = api.get(f"{address}&cursor={page['next']}")
         found += [run["key"] for run in page["items"]]
     return found
+
+
+@pytest.mark.parametrize("octets", ["%ED%A0%80", "%FF", "a%C3", "%C0%AF", "%F4%90%80%80"])
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("/runs?task=", "task"), ("/runs?limit=2&q=", "q"), ("/runs/-/search?filter=", "filter")],
+)
+def test_octets_that_are_no_utf8_are_refused_with_the_parameters_name(api, address, name, octets):
+    """S-101 (docs/sweeps.md): they were looked for as another text, which nothing matches."""
+    answer = api.get(f"{address}{octets}")
+    assert (answer.status, answer.json["field"]) == (422, name)

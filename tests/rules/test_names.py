@@ -1,6 +1,8 @@
 """What may be called how."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentstate.store.commands import AcquireLease, Append, CreateRun, NewEvent
 from agentstate.store.errors import Invalid, UnstorableText
@@ -74,3 +76,16 @@ def test_a_batch_has_1_to_500_events_and_each_id_once():
         Append(run="42", events=(NewEvent(type="x"),) * 501)
     with pytest.raises(Invalid):
         Append(run="42", events=(NewEvent(type="x", id="1"), NewEvent(type="y", id="1")))
+
+
+@given(st.text("\u200b\u200d\u2060\u00ad\ufeff\u202e\u3164\u115f\u2800\u2003", min_size=1))
+def test_what_nobody_can_see_is_no_reason(text):
+    """S-102 (docs/sweeps.md): a zero-width space was taken for one."""
+    with pytest.raises(Invalid):
+        names.check_line("reason", text, at_least=1, at_most=500)
+    assert names.check_line("reason", f"a{text}b", at_least=1, at_most=5_000) == f"a{text}b"
+
+
+@pytest.mark.parametrize("text", ["é", "e\u0301", "\u0e31", "😀", "👩\u200d👧", "한", "‏שלום", "—"])
+def test_what_leaves_ink_is_one_in_any_script(text):
+    assert names.check_line("reason", text, at_least=1, at_most=500) == text

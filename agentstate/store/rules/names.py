@@ -7,6 +7,7 @@ and docs are made from the same constants.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -35,6 +36,10 @@ SLOTS_MAX = 64
 
 _NAME, _EVENT_TYPE, _VISIBLE = re.compile(NAME), re.compile(EVENT_TYPE), re.compile(VISIBLE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Characters of these categories leave no ink by themselves; those of the second are letters and a
+# symbol that are drawn as nothing (Hangul fillers, the empty Braille cell).
+_UNSEEN = frozenset({"Cf", "Cc", "Zs", "Zl", "Zp"})
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -87,7 +92,16 @@ def check_line(field: str, value: Any, *, at_least: int, at_most: int) -> str:
         raise Invalid(field, "no control characters")
     if text != text.strip():
         raise Invalid(field, "no space at either end")
+    if text and not text.isascii() and not has_ink(text):
+        raise Invalid(field, "a text that can be seen")
     return text
+
+
+def has_ink(text: str) -> bool:
+    """Whether anything of it can be seen: a reason of zero-width spaces is none."""
+    return any(
+        unicodedata.category(letter) not in _UNSEEN and letter not in _FILLERS for letter in text
+    )
 
 
 def check_text(field: str, value: Any, *, at_most: int) -> str:
