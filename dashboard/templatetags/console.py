@@ -119,8 +119,11 @@ def typed_time(text: str) -> str:
 
 @register.simple_tag
 def zone(at: datetime | None = None) -> str:
-    """The zone of the page: behind an instant as it is called then, else by its name."""
-    return zones.abbreviation(at) if at else zones.word()
+    """The zone of the page: behind an instant as it is called then, else by its name. Nothing
+    behind one whose time came twice, which says it itself."""
+    if at is None:
+        return zones.word()
+    return "" if zones.is_twice(at) else zones.abbreviation(at)
 
 
 @register.simple_tag

@@ -1,6 +1,7 @@
 """What people choose for themselves: the zone of all times, theme, density, keys, what opens."""
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -161,3 +162,15 @@ def test_the_theme_of_the_bar_is_kept_with_the_person(viewer, theme):
     viewer.cookies.pop("agentstate_theme", None)
 
     assert html_of(viewer)["data-theme"] == theme
+
+
+@pytest.mark.parametrize(("hour", "said"), [(8, "PDT"), (9, "PST")])
+def test_a_time_that_came_twice_says_its_zone_once(store, still_clock, viewer, hour, said):
+    """S-201 (docs/sweeps.md): the moment said it, and the page once more: "PST PST"."""
+    still_clock.set(datetime(2026, 11, 1, hour, 30, tzinfo=UTC))
+    store.create("42")
+    save(viewer, seen_version=seen(viewer), zone="America/Los_Angeles")
+    for address in ("/now", "/leases", "/workers", "/alerts", "/runs/42"):
+        text = Page(viewer.get(address, follow=True)).text
+        assert f"01:30:00 {said}" in text
+        assert f"{said} {said}" not in text
