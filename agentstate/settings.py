@@ -23,8 +23,17 @@ AGENTSTATE_HOME = env.path("AGENTSTATE_HOME", default=where.state_folder())
 AGENTSTATE_PROCESS = env.text("AGENTSTATE_PROCESS", default="command")
 
 
+KEY_LOST = (
+    "a key of at least 32 characters. Put back the one that was there. Without it: remove the file;"
+    " then everybody signs in anew, and sets up second steps and alert targets again"
+)
+
+
 def kept_secret_key() -> str:
-    """The key in AGENTSTATE_HOME, made by whoever comes first. Only its owner can read it."""
+    """The key in AGENTSTATE_HOME, made by whoever comes first. Only its owner can read it.
+
+    Raises BadSetting for a file that holds none: to make another one is for a person to decide.
+    """
     kept = AGENTSTATE_HOME / "secret-key"
     AGENTSTATE_HOME.mkdir(parents=True, exist_ok=True)
     if not kept.exists():
@@ -32,13 +41,18 @@ def kept_secret_key() -> str:
         draft = AGENTSTATE_HOME / f"secret-key.{os.getpid()}.{secrets.token_hex(4)}"
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(50))
+            file.flush()
+            os.fsync(file.fileno())  # a name that outlives a power cut with nothing in it is worse
         try:
             os.link(draft, kept)
         except FileExistsError:
             pass
         finally:
             draft.unlink()
-    return kept.read_text().strip()
+    key = kept.read_text(errors="replace").strip()
+    if len(key) < 32:
+        raise env.BadSetting(str(kept), key, KEY_LOST, secret=True)
+    return key
 
 
 # Signs sessions and cursors. Changing it logs everybody out; several machines need the same one.

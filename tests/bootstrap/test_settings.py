@@ -36,3 +36,20 @@ def test_the_secret_key_is_made_once_and_only_its_owner_can_read_it(tmp_path):
     assert key_of(home) == first
     assert stat.S_IMODE((home / "secret-key").stat().st_mode) == 0o600
     assert [path.name for path in home.iterdir()] == ["secret-key"]
+
+
+def test_a_file_that_lost_its_key_is_refused_with_what_to_do_and_stays_as_it_is(tmp_path):
+    """S-502 (docs/sweeps.md): the site came up without a key, and every page of it failed."""
+    home = tmp_path / "home"
+    key_of(home)
+    for left in ("", "half of it"):
+        (home / "secret-key").write_text(left)
+        done = subprocess.run(
+            [sys.executable, "-m", "agentstate", "serve", "--port", "0"], cwd=ROOT,
+            env=environment(home), text=True, capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert "secret-key is (not shown), but must be a key of at least 32" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert "half of it" not in done.stderr
+        assert (home / "secret-key").read_text() == left
