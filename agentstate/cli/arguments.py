@@ -430,8 +430,8 @@ def add_docs(commands: Commands) -> None:
         "Exits non-zero when a link leads nowhere or a page loads something from elsewhere.",
     )  # fmt: skip
     site_of_pages.add_argument("--serve", action="store_true", help="then show it until Ctrl-C")
-    site_of_pages.add_argument("--port", type=whole(0, 65_535), default=8100, metavar="N",
-                               help="where (default 8100; 0: any)")  # fmt: skip
+    site_of_pages.add_argument("--port", type=whole(0, 65_535), default=8200, metavar="N",
+                               help="where (default 8200; 0: any)")  # fmt: skip
     site_of_pages.set_defaults(command=docs.docs)
 
 

@@ -74,3 +74,19 @@ def test_each_case_has_a_guard_that_still_fits_the_code_and_a_test_of_its_own_th
         found.append((guard.case, mutation.name.removeprefix(f"{guard.case} "), named))
     assert told == found
     assert {case for case, *_ in found} == set(of_case)
+
+
+def test_what_our_own_sweeps_found_is_listed_with_tests_that_say_its_number():
+    told = re.findall(
+        r"^\| (S-\d{3}) \|.*\| (.+) \|$", (ROOT / "docs" / "sweeps.md").read_text(), re.MULTILINE
+    )
+    listed = {(number, *name) for number, tests in told for name in NAMED.findall(tests)}
+    assert {number for number, *_ in listed} == {number for number, _ in told}
+    assert all(number in sentences_of(path)[sentence] for number, path, sentence in listed)
+    said = {
+        (number, str(file.relative_to(ROOT)), sentence)
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for sentence, text in sentences_of(str(file.relative_to(ROOT))).items()
+        for number in re.findall(r"S-\d{3}", text)
+    }
+    assert said == listed
