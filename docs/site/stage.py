@@ -12,8 +12,10 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +277,19 @@ def _head(path: str) -> str:
     """What the builder is told of a page."""
     boost = next((boost for start, boost in BOOSTS.items() if path.startswith(start)), 1)
     hide = f"hide:\n  - {HIDDEN[path]}\n" if path in HIDDEN else ""
-    return f"---\nsearch:\n  boost: {boost}\n{hide}---\n\n"
+    # The search takes them for more than the title; nothing else of the site reads or shows them.
+    tags = f"tags: {json.dumps(words()[path])}\n" if path in words() else ""
+    return f"---\nsearch:\n  boost: {boost}\n{hide}{tags}---\n\n"
+
+
+@cache
+def words() -> dict[str, list[str]]:
+    """By what else each page is found (words.toml). Raises Broken for a page that is not there."""
+    told: dict[str, list[str]] = tomllib.loads((HERE / "words.toml").read_text(encoding="utf-8"))
+    for path in told:
+        if not (DOCS / path).exists():
+            raise Broken(f"docs/site/words.toml names {path}, which is not there")
+    return told
 
 
 def _write(path: Path, text: str) -> None:
