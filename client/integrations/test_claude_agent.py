@@ -212,3 +212,63 @@ def test_after_kill_9_another_attempt_completes_the_run(agentstate_server, start
     record = client.run("42").read()
     assert (record.status, record.attempt) == ("completed", 2)
     assert spent(client)["tokens"] == (121 + 2 * CALL, 0)
+
+
+class Delegating(MadeUpClaude):
+    """Has a sub-agent read the page. shown: whether the sub-agent's messages come as well."""
+
+    def __init__(self, *, shown: bool) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def _tell(self, kind, block, *, id="", parent=None):
+        message = {"role": kind, "content": [block]}
+        if kind == "assistant":
+            message |= {"id": id, "type": "message", "model": "made-up",
+                        "usage": {"input_tokens": 120, "output_tokens": 1}}  # fmt: skip
+        self._out.put_nowait({"type": kind, "message": message, "session_id": "s",
+                              "parent_tool_use_id": parent})  # fmt: skip
+
+    async def _use(self, name, id, asked, *, parent=None, agent=None):
+        use = {"type": "tool_use", "id": id, "name": name, "input": asked}
+        if parent is None or self.shown:
+            self._tell("assistant", use, id=f"msg-{id}", parent=parent)
+        hook = {"tool_name": name, "tool_input": asked, "tool_use_id": id}
+        hook |= {"agent_type": agent, "agent_id": "a-1"} if agent else {}
+        assert not await self._is_stopped("PreToolUse", hook)
+
+    def _return(self, id, text, *, parent=None):
+        if parent is None or self.shown:
+            block = {"type": "tool_result", "tool_use_id": id, "content": text}
+            self._tell("user", block, parent=parent)
+
+    async def _work(self, prompt):
+        await self._is_stopped("UserPromptSubmit", {"prompt": prompt})
+        await self.think()
+        await self._use("Task", "task-1", {"subagent_type": "clerk", "prompt": "read it"})
+        await self.think()
+        await self._use("Read", "read-1", {"file_path": "page-1"}, parent="task-1", agent="clerk")
+        self._return("read-1", "sunny in Rome", parent="task-1")
+        self._return("task-1", "It is sunny.")
+        await self.think()
+        self._say("msg-last", {"type": "text", "text": "Sunny."})
+        self._end("Sunny.")
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_sub_agents_steps_say_whose_they_are_also_when_its_messages_do_not_come(
+    agentstate_server, client, shown, monkeypatch
+):
+    monkeypatch.setattr("agentstate_client.claude_agent.MESSAGE_SECONDS", 0.2)
+    asyncio.run(recorded(agentstate_server, Delegating(shown=shown)))
+    told = steps(client, "agent", "tool", "output")
+    assert ("agent.started", "clerk", None, None) in told
+    assert ("tool.called", "clerk", "Read", None) in told
+    assert told.index(("tool.called", None, "Task", None)) < told.index(
+        ("tool.called", "clerk", "Read", None)
+    )
+    assert (("tool.returned", "clerk", "Read", "sunny in Rome") in told) is shown
+    assert ("agent.finished", "clerk", None, None) in told
+    assert client.run("42").read().result == "Sunny."
+    # What all three calls took is known with the result, whoever made them.
+    assert spent(client)["tokens"] == (3 * CALL, 0)
