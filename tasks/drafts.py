@@ -145,8 +145,13 @@ def key_from_name(name: str) -> str:
 
 
 def task_line(text: str) -> str:
-    """The text as the one line that a run has as its task; cut at a word, with an ellipsis."""
+    """The text as the one line that a run has as its task; cut at a word, with an ellipsis.
+
+    Nothing where nothing of it can be seen: no run can have that as its task.
+    """
     line = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
+    if not names.has_ink(line):
+        return ""
     if len(line) <= names.TASK_CHARS:
         return line
     head = line[: names.TASK_CHARS - 1]

@@ -399,3 +399,43 @@ def test_lines_with_messages_are_a_run_each():
     assert [draft.key for draft in found] == ["chats-1", "chats-2"]
     out = json.loads(write_messages(history(found[0])).text)
     assert out == json.loads(line)
+
+
+# --- what no writer of these formats writes ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("history", "place"),
+    [(7, "$.history"), (True, "$.history"), ("talk", "$.history"), ({"role": "user"}, "$.history")],
+)
+def test_a_conversation_that_is_no_list_is_refused_with_its_place(history, place):
+    """S-105: some of these ended the import with an error of ours, others were taken for none."""
+    with pytest.raises(UnreadableFile) as refused:
+        read_trajectory(text=trajectory(history=history), name="f.traj")
+    assert refused.value.place == place
+
+
+@pytest.mark.parametrize("role", [[], ["user"], {"user": 1}, 7, None])
+def test_a_role_that_is_no_text_says_nothing(role):
+    """S-105: a list as a role ended the import with an error of ours."""
+    told = [{"role": role, "content": "A"}, {"role": "user", "content": "B"}]
+    assert history(read_trajectory(text=trajectory(history=told), name="f.traj")).task == "B"
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\ufe0f", "\u200b\u00a0\u2060", "\u3164"])
+@pytest.mark.parametrize(("after", "task"), [("", None), ("\nMend it", "Mend it")])
+def test_a_first_line_that_nobody_can_see_is_no_task_and_no_reason_to_refuse(unseen, after, task):
+    """S-106: the whole file was refused because of it, with a place that it does not have."""
+    said = unseen + after
+    user = {"role": "user", "content": said}
+    steps = [{"step_id": 1, "source": "user", "message": said}]
+    agent = {"name": "a", "version": "1"}
+    atif = {"schema_version": "ATIF-v1.7", "agent": agent, "steps": steps}
+
+    drafts = {
+        "Messages of f": read_messages(text=json.dumps([user]), name="f.json")[0],
+        "Trajectory of a": read_atif(text=json.dumps(atif), name="f.json"),
+        "Replay of f": read_trajectory(text=trajectory(history=[user]), name="f.traj"),
+    }
+
+    assert [history(one).task for one in drafts.values()] == [task or other for other in drafts]
