@@ -1,5 +1,6 @@
 """Formats of others: what goes in comes out again, and what cannot is said. Pure."""
 
+import io
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from agentstate.store.commands import ImportRun
 from tasks.atif import read_atif
 from tasks.atif_out import write_atif
 from tasks.drafts import UnreadableFile
-from tasks.formats import FORMATS, format_of
+from tasks.formats import FORMATS, format_of, tell_left_out
 from tasks.histories import check_history, rehearsed
 from tasks.messages import read_messages, write_messages
 from tasks.samples import OWN_FOLDER, read_drafts, trajectory_folder
@@ -439,3 +440,18 @@ def test_a_first_line_that_nobody_can_see_is_no_task_and_no_reason_to_refuse(uns
     }
 
     assert [history(one).task for one in drafts.values()] == [task or other for other in drafts]
+
+
+def test_what_a_file_says_cannot_reach_the_terminal():
+    """S-107: a version or a name in a file of somebody else could colour or forge a line."""
+    hostile = "\x1b[2J\u202e\n9b\x9b"
+    told = io.StringIO()
+
+    with pytest.raises(UnreadableFile) as refused:
+        read_atif(text=json.dumps({"schema_version": hostile}), name="f.json")
+    draft = read_trajectory(text=trajectory(**{hostile: 1}), name="f.traj")
+    tell_left_out(told, "f.traj", draft.left_out)
+
+    for text in (str(refused.value), told.getvalue()):
+        assert "\\u001b[2J\\u202e\\u000a9b\\u009b" in text
+        assert not set(text) & set(hostile) - set("[2J9b")
