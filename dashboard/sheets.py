@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -13,11 +14,15 @@ from agentstate.store.payloads import moment, write
 # What spreadsheets take for the beginning of a formula, the wide forms in some languages.
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 TEXT = "'"
+# In many languages a spreadsheet parts columns at semicolons, some people choose tabs or bars:
+# there a cell of theirs begins in the middle of one of ours. Quotes do not help, since for such a
+# sheet they stand in the middle of a text.
+INNER_CELL = re.compile(r"([;|\t\r\n][\s\"]*)(?=[" + re.escape("".join(FORMULA)) + "])")
 LINES_AT_ONCE = 100
 
 
 def csv_lines(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A sheet with a head line. A text that begins like a formula gets a ' in front."""
+    """A sheet with a head line. What begins like a formula gets a ' in front (`cell`)."""
     names = list(columns)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
@@ -40,7 +45,8 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cell(value: Any) -> str:
-    """A value as the text of a cell."""
+    """A value as the text of a cell; a ' stands before what would begin a formula, here or where a
+    spreadsheet that parts columns at semicolons, tabs or bars begins a cell of its own."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -49,8 +55,9 @@ def cell(value: Any) -> str:
         value = ", ".join(str(one) for one in value)
     if not isinstance(value, str):
         return str(value)
+    text = INNER_CELL.sub(lambda found: found[1] + TEXT, value)
     begins = value.startswith(("\t", "\r", "\n")) or value.lstrip().startswith(FORMULA)
-    return TEXT + value if begins else value
+    return TEXT + text if begins else text
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]], *, kind: str) -> Iterator[str]:

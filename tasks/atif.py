@@ -90,8 +90,7 @@ def _status(ours: Members) -> tuple[str, dict[str, int]]:
 def _title(steps: Sequence[Members], agent: Members, ours: Members) -> str:
     told = [ours.get("task"), *(s["message"] for s in steps if s["source"] == "user")]
     for text in told:
-        first = next((line for line in _plain(text).splitlines() if line.strip()), "")
-        if line := task_line(first):
+        if line := next((line for line in map(task_line, _plain(text).splitlines()) if line), ""):
             return line
     return task_line(f"Trajectory of {agent['name']}")
 

@@ -23,18 +23,26 @@ CAP_STEP = 1_000
 # Of the steps that one write can take (`split`); an event has a megabyte at most, a write four.
 EVENTS_PER_STEP = 500
 BYTES_PER_STEP = 3 * 1024 * 1024
+# What moves a terminal's cursor, or turns the direction of reading.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class UnreadableFile(Exception):
     """A file that cannot be taken; nothing of it was.
 
     name: the file as the caller called it. place: a line ("line 3") or a JSON path
-    ("$.trajectory[2].action"). reason: the rule that it breaks.
+    ("$.trajectory[2].action"). reason: the rule that it breaks. As a text it is one line: what the
+    file says in it is `printable`.
     """
 
     def __init__(self, *, name: str, place: str, reason: str) -> None:
-        super().__init__(f"{name}: {place}: {reason}")
+        super().__init__(printable(f"{name}: {place}: {reason}"))
         self.name, self.place, self.reason = name, place, reason
+
+
+def printable(text: str) -> str:
+    """The text for a terminal: what could move its cursor or turn its text is its escape."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +153,13 @@ def key_from_name(name: str) -> str:
 
 
 def task_line(text: str) -> str:
-    """The text as the one line that a run has as its task; cut at a word, with an ellipsis."""
+    """The text as the one line that a run has as its task; cut at a word, with an ellipsis.
+
+    Nothing where nothing of it can be seen: no run can have that as its task.
+    """
     line = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text).split())
+    if not names.has_ink(line):
+        return ""
     if len(line) <= names.TASK_CHARS:
         return line
     head = line[: names.TASK_CHARS - 1]

@@ -12,7 +12,7 @@ from agentstate.store.commands import ImportRun
 from tasks import atif, atif_out, messages
 from tasks.archive import read_archive
 from tasks.conversations import Written, as_json
-from tasks.drafts import RunDraft
+from tasks.drafts import RunDraft, printable
 from tasks.swe_agent import write_trajectory
 from tasks.trajectories import read_trajectory
 
@@ -125,4 +125,4 @@ def tell_left_out(stream: Any, name: str, left_out: Mapping[str, int]) -> None:
     """Say what is not there, for people: a line on `stream` (a command's), nothing if all is."""
     if left_out:
         told = ", ".join(f"{what} ({count})" for what, count in sorted(left_out.items()))
-        stream.write(f"{name}: left out: {told}")
+        stream.write(printable(f"{name}: left out: {told}"))

@@ -153,9 +153,9 @@ def _title(messages: Sequence[Mapping[str, Any]]) -> str:
         content = one.get("content")
         parts = content if isinstance(content, list) else [{"text": content or ""}]
         text = "\n".join(str(p["text"]) for p in parts if isinstance(p, dict) and "text" in p)
-        line = next((line for line in text.splitlines() if line.strip()), "")
-        if one["role"] == "user" and task_line(line):
-            return task_line(line)
+        line = next((line for line in map(task_line, text.splitlines()) if line), "")
+        if one["role"] == "user" and line:
+            return line
     return ""
 
 

@@ -101,11 +101,11 @@ def _checked_step(value: Any, path: str) -> Mapping[str, Any]:
 def _conversation(source: Mapping[str, Any]) -> tuple[str, str]:
     """The system prompt and the task: the first message of each role that is no demonstration."""
     said = {"system": "", "user": ""}
-    for message in source.get("history") or ():
+    for message in a_list(source.get("history") or [], "$.history"):
         if not isinstance(message, dict) or message.get("is_demo"):
             continue
         role = message.get("role")
-        if role in said and not said[role]:
+        if isinstance(role, str) and role in said and not said[role]:
             said[role] = _message_text(message.get("content"))
     return said["system"], said["user"]
 
@@ -122,7 +122,7 @@ def _title(task: str) -> str:
         return task_line(f"Solve “{found['name']}” ({found['kind']} challenge)")
     if found := _ISSUE.search(task):
         return task_line(found["title"])
-    return task_line(next((line for line in task.splitlines() if line.strip()), ""))
+    return next((line for line in map(task_line, task.splitlines()) if line), "")
 
 
 def _tags(task: str, info: Mapping[str, Any]) -> tuple[str, ...]:

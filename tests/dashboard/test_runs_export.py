@@ -65,9 +65,18 @@ def test_no_cell_is_a_formula(store, viewer):
     assert row["tags"].startswith("'+1")
 
 
-@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@x", " =1", "\t=1", "\uff1d1", "\n-1"])
+@pytest.mark.parametrize("text", ["=1", "+1", "-1", "@x", " =1", "\t1", "\uff1d1", "\n1"])
 def test_a_text_that_begins_like_a_formula_is_text(text):
     assert sheets.cell(text) == "'" + text
+
+
+@pytest.mark.parametrize("mark", [";", "|", "\t", "\n", "; ", ';"', ";;"])
+def test_no_formula_begins_where_another_spreadsheet_parts_columns(mark):
+    """S-103: many of them part columns at semicolons, whatever is quoted."""
+    for begins in sheets.FORMULA:
+        assert sheets.cell(f"a{mark}{begins}1+1") == f"a{mark}'{begins}1+1"
+    assert sheets.cell(f"a{mark}b=1 -2") == f"a{mark}b=1 -2"
+    assert sheets.cell("\t=1") == "'\t'=1"
 
 
 def test_what_is_no_format_or_no_filter_is_said(store, viewer):

@@ -86,6 +86,27 @@ def test_what_nobody_can_see_is_no_reason(text):
     assert names.check_line("reason", f"a{text}b", at_least=1, at_most=5_000) == f"a{text}b"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufe0f",
+        "\u034f",
+        "\u17b5",
+        "\u180b",
+        "\u2065",
+        "\ufff0",
+        "\U000e0100",
+        "\U000e0080",
+        "\u200b\ufe0e",
+    ],
+)
+def test_what_unicode_draws_as_nothing_is_no_reason_whatever_its_category(text):
+    """S-104: a variation selector alone is a mark, and was taken for a reason."""
+    with pytest.raises(Invalid):
+        names.check_line("reason", text, at_least=1, at_most=500)
+    assert names.check_line("reason", f"❤{text}", at_least=1, at_most=500) == f"❤{text}"
+
+
 @pytest.mark.parametrize("text", ["é", "e\u0301", "\u0e31", "😀", "👩\u200d👧", "한", "‏שלום", "—"])
 def test_what_leaves_ink_is_one_in_any_script(text):
     assert names.check_line("reason", text, at_least=1, at_most=500) == text

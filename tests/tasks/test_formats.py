@@ -1,5 +1,6 @@
 """Formats of others: what goes in comes out again, and what cannot is said. Pure."""
 
+import io
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from agentstate.store.commands import ImportRun
 from tasks.atif import read_atif
 from tasks.atif_out import write_atif
 from tasks.drafts import UnreadableFile
-from tasks.formats import FORMATS, format_of
+from tasks.formats import FORMATS, format_of, tell_left_out
 from tasks.histories import check_history, rehearsed
 from tasks.messages import read_messages, write_messages
 from tasks.samples import OWN_FOLDER, read_drafts, trajectory_folder
@@ -399,3 +400,58 @@ def test_lines_with_messages_are_a_run_each():
     assert [draft.key for draft in found] == ["chats-1", "chats-2"]
     out = json.loads(write_messages(history(found[0])).text)
     assert out == json.loads(line)
+
+
+# --- what no writer of these formats writes ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("history", "place"),
+    [(7, "$.history"), (True, "$.history"), ("talk", "$.history"), ({"role": "user"}, "$.history")],
+)
+def test_a_conversation_that_is_no_list_is_refused_with_its_place(history, place):
+    """S-105: some of these ended the import with an error of ours, others were taken for none."""
+    with pytest.raises(UnreadableFile) as refused:
+        read_trajectory(text=trajectory(history=history), name="f.traj")
+    assert refused.value.place == place
+
+
+@pytest.mark.parametrize("role", [[], ["user"], {"user": 1}, 7, None])
+def test_a_role_that_is_no_text_says_nothing(role):
+    """S-105: a list as a role ended the import with an error of ours."""
+    told = [{"role": role, "content": "A"}, {"role": "user", "content": "B"}]
+    assert history(read_trajectory(text=trajectory(history=told), name="f.traj")).task == "B"
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\ufe0f", "\u200b\u00a0\u2060", "\u3164"])
+@pytest.mark.parametrize(("after", "task"), [("", None), ("\nMend it", "Mend it")])
+def test_a_first_line_that_nobody_can_see_is_no_task_and_no_reason_to_refuse(unseen, after, task):
+    """S-106: the whole file was refused because of it, with a place that it does not have."""
+    said = unseen + after
+    user = {"role": "user", "content": said}
+    steps = [{"step_id": 1, "source": "user", "message": said}]
+    agent = {"name": "a", "version": "1"}
+    atif = {"schema_version": "ATIF-v1.7", "agent": agent, "steps": steps}
+
+    drafts = {
+        "Messages of f": read_messages(text=json.dumps([user]), name="f.json")[0],
+        "Trajectory of a": read_atif(text=json.dumps(atif), name="f.json"),
+        "Replay of f": read_trajectory(text=trajectory(history=[user]), name="f.traj"),
+    }
+
+    assert [history(one).task for one in drafts.values()] == [task or other for other in drafts]
+
+
+def test_what_a_file_says_cannot_reach_the_terminal():
+    """S-107: a version or a name in a file of somebody else could colour or forge a line."""
+    hostile = "\x1b[2J\u202e\n9b\x9b"
+    told = io.StringIO()
+
+    with pytest.raises(UnreadableFile) as refused:
+        read_atif(text=json.dumps({"schema_version": hostile}), name="f.json")
+    draft = read_trajectory(text=trajectory(**{hostile: 1}), name="f.traj")
+    tell_left_out(told, "f.traj", draft.left_out)
+
+    for text in (str(refused.value), told.getvalue()):
+        assert "\\u001b[2J\\u202e\\u000a9b\\u009b" in text
+        assert not set(text) & set(hostile) - set("[2J9b")

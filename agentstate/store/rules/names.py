@@ -36,10 +36,15 @@ SLOTS_MAX = 64
 
 _NAME, _EVENT_TYPE, _VISIBLE = re.compile(NAME), re.compile(EVENT_TYPE), re.compile(VISIBLE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Characters of these categories leave no ink by themselves; those of the second are letters and a
-# symbol that are drawn as nothing (Hangul fillers, the empty Braille cell).
+# Characters of these categories leave no ink by themselves, nor do those that a font is told to
+# draw as nothing, whatever their category (Unicode's Default_Ignorable_Code_Point: variation
+# selectors, joiners, fillers, tags, also those not given out yet), and the empty Braille cell.
 _UNSEEN = frozenset({"Cf", "Cc", "Zs", "Zl", "Zp"})
-_FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
@@ -100,7 +105,8 @@ def check_line(field: str, value: Any, *, at_least: int, at_most: int) -> str:
 def has_ink(text: str) -> bool:
     """Whether anything of it can be seen: a reason of zero-width spaces is none."""
     return any(
-        unicodedata.category(letter) not in _UNSEEN and letter not in _FILLERS for letter in text
+        unicodedata.category(letter) not in _UNSEEN and not _IGNORABLE.match(letter)
+        for letter in text
     )
 
 
