@@ -1197,7 +1197,7 @@ class ImportedEvent:
         _check_fence(self.token)
         if self.add is not None:
             names.check_counters("add", self.add.value())
-        names.check_line("actor", self.actor, at_least=0, at_most=names.REASON_CHARS)
+        names.check_line("actor", self.actor, at_least=0, at_most=names.REASON_CHARS, unseen=True)
         if self.request_id is not None:
             names.check_id("request_id", self.request_id)
         _check_moment("at", self.at)
@@ -1237,8 +1237,8 @@ class ImportedEntry:
         if self.id is not None:
             names.check_id("id", self.id)
         _check_fence(self.token)
-        names.check_line("note", self.note, at_least=0, at_most=names.REASON_CHARS)
-        names.check_line("actor", self.actor, at_least=0, at_most=names.REASON_CHARS)
+        names.check_line("note", self.note, at_least=0, at_most=names.REASON_CHARS, unseen=True)
+        names.check_line("actor", self.actor, at_least=0, at_most=names.REASON_CHARS, unseen=True)
         _check_moment("at", self.at)
 
 
@@ -1291,9 +1291,9 @@ class ImportRun(Command[RunCreated]):
 
     def __post_init__(self) -> None:
         names.check_run_key("key", self.key)
-        names.check_line("task", self.task, at_least=1, at_most=names.TASK_CHARS)
+        names.check_line("task", self.task, at_least=1, at_most=names.TASK_CHARS, unseen=True)
         _check_status("status", self.status, tuple(str(s) for s in MOVES))
-        _set(self, tags=names.check_tags("tags", self.tags))
+        _set(self, tags=names.check_tags("tags", self.tags, unseen=True))
         names.check_text("notes", self.notes, at_most=names.NOTES_CHARS)
         check(self.attrs.text, path="attrs")
         _check_object("attrs", self.attrs)

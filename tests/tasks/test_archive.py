@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentstate.store.commands import ImportedBudget, ImportedEntry, ImportedEvent, ImportRun
+from agentstate.store.commands import (
+    CreateRun,
+    ImportedBudget,
+    ImportedEntry,
+    ImportedEvent,
+    ImportRun,
+)
+from agentstate.store.errors import Invalid
 from agentstate.store.export import run_lines
 from agentstate.store.payloads import RawJSON
 from tasks.archive import read_archive
@@ -251,3 +258,11 @@ def test_our_own_samples_are_whole_runs_within_their_budgets():
         ids = [event.id for step in draft.steps for event in step.events]
         assert None not in ids
         assert len(set(ids)) == len(ids)
+
+
+def test_a_history_keeps_what_was_taken_before_the_unseen_was_refused():
+    """S-102 (docs/sweeps.md): what was exported once comes back as it was."""
+    kept = history(task="\u200b", tags=("\u2060",))
+    assert (kept.task, kept.tags) == ("\u200b", ("\u2060",))
+    with pytest.raises(Invalid):
+        CreateRun(task="\u200b")

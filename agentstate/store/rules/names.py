@@ -90,14 +90,18 @@ def check_id(field: str, value: Any) -> str:
     return text
 
 
-def check_line(field: str, value: Any, *, at_least: int, at_most: int) -> str:
-    """One line of text without control characters (task, tag, reason)."""
+def check_line(field: str, value: Any, *, at_least: int, at_most: int, unseen: bool = False) -> str:
+    """One line of text without control characters (task, tag, reason).
+
+    unseen: also one that nobody can see, as histories may have it that were written before that was
+    refused.
+    """
     text = _text(field, value, at_least, at_most)
     if _CONTROL.search(text):
         raise Invalid(field, "no control characters")
     if text != text.strip():
         raise Invalid(field, "no space at either end")
-    if text and not text.isascii() and not has_ink(text):
+    if text and not unseen and not text.isascii() and not has_ink(text):
         raise Invalid(field, "a text that can be seen")
     return text
 
@@ -115,14 +119,18 @@ def check_text(field: str, value: Any, *, at_most: int) -> str:
     return _text(field, value, 0, at_most)
 
 
-def check_tags(field: str, values: Any) -> tuple[str, ...]:
+def check_tags(field: str, values: Any, *, unseen: bool = False) -> tuple[str, ...]:
     """At most 50 tags, sorted, each once."""
     if not isinstance(values, (list, tuple, set, frozenset)):
         raise Invalid(field, "a list of texts")
-    tags = sorted({check_line(f"{field}[]", v, at_least=1, at_most=TAG_CHARS) for v in values})
+    tags = sorted({_tag(field, v, unseen=unseen) for v in values})
     if len(tags) > TAGS_PER_RUN:
         raise Invalid(field, f"at most {TAGS_PER_RUN} tags")
     return tuple(tags)
+
+
+def _tag(field: str, value: Any, *, unseen: bool) -> str:
+    return check_line(f"{field}[]", value, at_least=1, at_most=TAG_CHARS, unseen=unseen)
 
 
 def check_whole(field: str, value: Any, *, at_least: int, at_most: int) -> int:
