@@ -131,10 +131,19 @@ def test_who_read_the_thread_before_another_went_on_with_it_is_told(agentstate_s
 
     def meanwhile(node):
         if node == "plan":
-            two.release("42")
+            until = time.monotonic() + 60
+            while not gone_on() and time.monotonic() < until:
+                pass  # what the graph was still writing beside took the thread again
+            written.extend(run.events(type="langgraph.checkpoint"))
+
+    def gone_on() -> bool:
+        two.release("42")
+        try:
             with one.hold("42"):
                 build().compile(checkpointer=one).invoke({"messages": ["and now?"]}, CONFIG)
-            written.extend(run.events(type="langgraph.checkpoint"))
+        except LeaseHeld:
+            return False
+        return True
 
     written, run = [], agentstate_server.client("looks").run("42")
     slow = build(meanwhile).compile(checkpointer=two)
