@@ -21,6 +21,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -132,10 +133,7 @@ class EmbeddedPostgres:
 
     def postmaster_pid(self) -> int | None:
         """The process id that the server wrote down, or None. It may have died since."""
-        try:
-            return int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
-        except (OSError, ValueError):
-            return None
+        return _pid_in(self.data / "postmaster.pid")
 
     # --- start and stop, under the lock -----------------------------------------------------
 
@@ -179,13 +177,17 @@ class EmbeddedPostgres:
                 raise EmbeddedFailure(f"PostgreSQL does not start: {self._last_words()}")
         if _is_worked_in(self.data):
             return True
-        pid = self.postmaster_pid()
-        if pid is not None and Path(f"/proc/{pid}").exists():
-            # A zombie, or another program that was given the number: PostgreSQL would take it for
-            # a living server. Nobody is at work in the folder, so its files are out of date.
-            (self.data / "postmaster.pid").unlink(missing_ok=True)
-            (self.socket / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
+        self._clear_leftovers()
         return False
+
+    def _clear_leftovers(self) -> None:
+        """Remove lock files that would keep PostgreSQL from starting, while nobody is at work in
+        the folder: one whose number is that of a zombie or of another program by now, which it
+        would take for a living server, and one that a crash of the machine left damaged."""
+        for lock in (self.data / "postmaster.pid", self.socket / f".s.PGSQL.{PORT}.lock"):
+            pid = _pid_in(lock)
+            if not pid or Path(f"/proc/{pid}").exists():
+                lock.unlink(missing_ok=True)
 
     def _may_try_again(self) -> bool:
         """Killed, or stopped by leftovers of the one before, which go away by themselves."""
@@ -219,6 +221,9 @@ class EmbeddedPostgres:
     def _stop(self) -> None:
         if self._ready() > STARTING and not _is_worked_in(self.data):
             return
+        for pid in _at_work_in(self.data):  # one that was frozen would not hear of it
+            with suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
         for mode in ("fast", "immediate"):
             done = self._run(
                 "pg_ctl", "-D", self.data, "-w", "-t", STOP_SECONDS, "-m", mode, "stop"
@@ -273,7 +278,15 @@ class EmbeddedPostgres:
         draft.rename(self.data)
 
     def _check_version(self) -> None:
-        kept = int((self.data / "PG_VERSION").read_text().strip().split(".")[0])
+        told = (self.data / "PG_VERSION").read_text(errors="replace")
+        found = re.match(r"\s*([0-9]{1,4})\b", told)
+        if not found:
+            raise EmbeddedFailure(
+                f"{self.data / 'PG_VERSION'} is damaged: it must say the major version of the data,"
+                f" such as {self.major}. After a crash of the machine other files may be, too: "
+                "restore a backup into another AGENTSTATE_HOME"
+            )
+        kept = int(found[1])
         if kept != self.major:
             raise EmbeddedFailure(
                 f"{self.data} was made by PostgreSQL {kept}, the binaries are {self.major}: set "
@@ -422,6 +435,14 @@ def _is_only_holder(holder: IO[str]) -> bool:
     return True
 
 
+def _pid_in(file: Path) -> int | None:
+    """The number in the first line of a lock file; None when there is no file or no number."""
+    try:
+        return int(file.read_text().split("\n", 1)[0])
+    except (OSError, ValueError):
+        return None
+
+
 def _open_to_others(path: Path) -> bool:
     """Whether any user may pass through the folder and all that are above it."""
     return all(
@@ -431,16 +452,20 @@ def _open_to_others(path: Path) -> bool:
 
 def _is_worked_in(folder: Path) -> bool:
     """Whether a living process has the folder as its own; all of PostgreSQL's have. Linux only."""
+    return next(_at_work_in(folder), None) is not None
+
+
+def _at_work_in(folder: Path) -> Iterator[int]:
+    """The processes that have the folder as their own. Zombies have none any more."""
     if not folder.exists():
-        return False
+        return
     wanted = os.path.realpath(folder)
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             if os.readlink(link) == wanted:
-                return True
+                yield int(link.parts[2])
         except OSError:
             continue  # gone, a zombie, or not ours
-    return False
 
 
 def _locale_flags(major: int) -> list[str]:

@@ -24,8 +24,9 @@ AGENTSTATE_PROCESS = env.text("AGENTSTATE_PROCESS", default="command")
 
 
 KEY_LOST = (
-    "a key of at least 32 characters. Put back the one that was there. Without it: remove the file;"
-    " then everybody signs in anew, and sets up second steps and alert targets again"
+    "a key of at least 32 characters that nobody guesses. Put back the one that was there. Without"
+    " it: remove the file; then everybody signs in anew, and sets up second steps and alert targets"
+    " again"
 )
 
 
@@ -50,7 +51,8 @@ def kept_secret_key() -> str:
         finally:
             draft.unlink()
     key = kept.read_text(errors="replace").strip()
-    if len(key) < 32:
+    # Where power was cut a file may hold zeros, or what a disk made of it: anybody guesses those.
+    if len(key) < 32 or not key.isprintable() or "\ufffd" in key or len(set(key)) < 5:
         raise env.BadSetting(str(kept), key, KEY_LOST, secret=True)
     return key
 

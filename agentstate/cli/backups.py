@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,9 +91,7 @@ def backup(options: argparse.Namespace) -> int:
             refuse_distributed(session)
             tools = pg_tools.find(session.info.server_version)
         file = file_of(options.to)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        # Made first, for its owner alone: it holds what agents sent, and whose keys there are.
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        draft = draft_of(file)
         try:
             pg_tools.dump(tools, settings.SESSION_PARTS, draft)
             pg_tools.read_contents(tools, draft)
@@ -134,6 +133,15 @@ def file_of(wanted: Path) -> Path:
     if not wanted.parent.is_dir():
         raise CommandFailure(f"{wanted.parent} is no folder")
     return wanted
+
+
+def draft_of(file: Path) -> Path:
+    """An empty file beside it, for its owner alone: it will hold what agents sent, and whose keys
+    there are. Its name is new each time: in a container the process id is not, and one that was
+    killed left its draft."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    return draft
 
 
 def made_lasting(draft: Path, file: Path) -> None:

@@ -213,8 +213,9 @@ def revoke(*, name: str, reason: str) -> None:
     progress(f"key {name} is revoked: its next call is refused, its streams end within 2 s")
 
 
-def end_key(*, name: str, reason: str) -> None:
-    """Revoke a key. A database that is gone costs a line only: this is on the way out."""
+def end_key(*, name: str, reason: str) -> bool:
+    """Revoke a key. A database that is gone costs a line only, and False: this is on the way
+    out."""
     from django.db import DatabaseError
 
     from agentstate.store.callers import COMMAND_LINE
@@ -225,3 +226,5 @@ def end_key(*, name: str, reason: str) -> None:
         revoke_key(name=name, by=COMMAND_LINE, reason=reason)
     except (DatabaseError, Refusal) as error:
         progress(f"key {name} is still valid: {' '.join(str(error).split())}")
+        return False
+    return True

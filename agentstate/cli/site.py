@@ -5,7 +5,6 @@ import errno
 import fcntl
 import http.client
 import os
-import secrets
 import socket
 import subprocess
 import sys
@@ -18,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from agentstate import where
-from agentstate.cli import people
 from agentstate.cli.database import load_settings, running_server
+from agentstate.cli.guests import end_keys_of_killed, guests
 from agentstate.cli.output import CommandFailure, event, progress, result
 from agentstate.supervisor import Child, Supervisor
 
@@ -93,26 +92,6 @@ def welcome(url: str, password: str, key: str, code: str | None) -> str:
     )
 
 
-@contextmanager
-def guests() -> Iterator[tuple[str, str, str | None]]:
-    """The demo's operator with a new password, a key that ends with the demo, and the code for the
-    first admin, if there is none."""
-    from django.db import connections
-
-    from dashboard import first_run
-
-    password = people.make_password()
-    people.save_user(name="operator", role="operator", password=password)
-    name = f"demo-{secrets.token_hex(4)}"
-    key = people.make_key(name=name, scopes=("read", "payloads", "write"))
-    code = first_run.make_code()
-    connections.close_all()
-    try:
-        yield password, key, code
-    finally:
-        people.end_key(name=name, reason="the demo ended")
-
-
 def fleet_child(options: argparse.Namespace, url: str, key: str) -> Child:
     command = [sys.executable, "-m", "tasks.simulate", "--url", url]
     for name in ("scenario", "workers", "speed", "seed"):
@@ -158,6 +137,7 @@ def running_site(options: argparse.Namespace) -> Iterator[Site]:
         claim(url)
         database = stack.enter_context(running_server())
         prepared = prepare(report=progress)
+        end_keys_of_killed()
         progress(f"PostgreSQL {prepared.server} is ready · starting web …")
         supervisor = Supervisor(folder=where.BASE, report=event, database=database)
         stack.enter_context(supervisor)
@@ -188,7 +168,8 @@ class Claim:
 def only_start(home: Path) -> Iterator[Claim]:
     """One site a home."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "run.lock").open("a+") as file:
+    # What it says is for a person. A crash of the machine may have left anything in it.
+    with (home / "run.lock").open("a+", errors="replace") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

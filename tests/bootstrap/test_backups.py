@@ -103,6 +103,13 @@ def test_of_a_folder_the_newest_stay_and_what_is_not_ours_does_too(tmp_path, cap
     assert "removed agentstate-20261101T030000Z.dump" in capsys.readouterr().err
 
 
+def test_what_a_killed_backup_left_is_in_nobodys_way(tmp_path):
+    """S-506 (docs/sweeps.md): with the same process id, as in a container, it failed for ever."""
+    first, second = (backups.draft_of(tmp_path / "store.dump") for _ in range(2))
+    assert sorted(tmp_path.iterdir()) == sorted([first, second])
+    assert {path.stat().st_mode & 0o777 for path in (first, second)} == {0o600}
+
+
 @pytest.mark.long
 @pytest.mark.many
 def test_what_is_no_backup_is_refused_before_anything_is_touched(open_folder):

@@ -1,13 +1,15 @@
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from agentstate.embedded import EmbeddedFailure, EmbeddedPostgres, _wheel
+from agentstate.embedded import STOP_SECONDS, EmbeddedFailure, EmbeddedPostgres, _wheel
 from tests.bootstrap.conftest import ROOT, eventually, is_gone, kill_hard
 
 # Every test runs on such a server; these start and kill some thirty.
@@ -139,6 +141,35 @@ def test_a_pid_file_with_the_number_of_another_program_does_not_stop_it(open_fol
         stranger.kill()
 
 
+def test_one_that_was_frozen_is_stopped_as_well(open_folder, make_server):
+    """S-508 (docs/sweeps.md): a minute, and then a traceback."""
+    server = make_server(open_folder / "pg")
+    began = time.monotonic()
+    with server.held():
+        os.kill(server.postmaster_pid(), signal.SIGSTOP)
+    assert time.monotonic() - began < STOP_SECONDS
+    assert server.postmaster_pid() is None  # by itself: nothing is to be recovered
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 40, b"\xff\0\n", b"0\n"])
+def test_lock_files_that_a_crash_of_the_machine_damaged_do_not_stop_it(
+    open_folder, make_server, left
+):
+    """S-505 (docs/sweeps.md): it never started again, and said after a minute that it does not
+    answer."""
+    server = make_server(open_folder / "pg")
+    with server.held():
+        pass
+    uid, gid = server.data.stat().st_uid, server.data.stat().st_gid
+    server.socket.mkdir()
+    for file in (server.data / "postmaster.pid", server.socket / ".s.PGSQL.5432.lock"):
+        file.write_bytes(left)
+        os.chown(file, uid, gid)
+    os.chown(server.socket, uid, gid)
+    with server.held():
+        assert server.is_listening()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -191,6 +222,20 @@ def test_data_of_another_major_version_is_refused_and_left_alone(open_folder, ma
     with pytest.raises(EmbeddedFailure, match="was made by PostgreSQL 16, the binaries are"):
         server.start()
     assert sorted(path.name for path in server.data.iterdir()) == before
+
+
+@pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff\n", b"seventeen\n"])
+def test_data_whose_version_was_damaged_is_refused_in_a_line_and_left_alone(
+    open_folder, make_server, left
+):
+    """S-504 (docs/sweeps.md): a traceback."""
+    server = make_server(open_folder / "pg")
+    server.data.mkdir(parents=True)
+    version = server.data / "PG_VERSION"
+    version.write_bytes(left)
+    with pytest.raises(EmbeddedFailure, match=r"PG_VERSION is damaged: .* restore a backup"):
+        server.start()
+    assert version.read_bytes() == left
 
 
 def test_an_initialisation_that_was_killed_is_begun_anew(open_folder, make_server):

@@ -143,6 +143,33 @@ def test_a_second_start_in_one_home_names_the_first(open_folder):
     )
 
 
+def test_a_lock_that_a_crash_of_the_machine_damaged_is_taken(open_folder):
+    """S-501 (docs/sweeps.md): a traceback, at each start."""
+    (open_folder / "run.lock").write_bytes(b"\xff\xfe\0process")
+    with only_start(open_folder) as claim:
+        assert claim.follows_a_killed_one
+        claim("http://127.0.0.1:8000")
+        assert (open_folder / "run.lock").read_text().endswith("at http://127.0.0.1:8000")
+    assert (open_folder / "run.lock").read_bytes() == b""
+
+
+@pytest.mark.long
+def test_the_key_of_a_demo_that_was_killed_ends_with_the_next_start(open_folder):
+    """S-507 (docs/sweeps.md): it stayed valid for ever, and nobody knew of it."""
+    site = begin(open_folder / "home", "demo", "--port", "0", "--workers", "1")
+    try:
+        wait_for_start(site)
+        assert re.search(r"^demo-\w+  valid  ", run(site.home, "keys").stdout, re.MULTILINE)
+        kill_hard(site.process.pid)
+        site.process.wait()
+        site = begin(open_folder / "home", "serve", "--port", "0")
+        wait_for_start(site)
+        assert re.fullmatch(r"demo-\w+  over  .*\n", run(site.home, "keys").stdout)
+        assert not (site.home / "demo-key").exists()
+    finally:
+        end(site)
+
+
 def test_a_port_that_is_taken_is_told_before_anything_starts(open_folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
