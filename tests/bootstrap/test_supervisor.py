@@ -47,7 +47,7 @@ def shell(tmp_path: Path, script: str, **more) -> Child:
 
 
 def turn_until(site: Supervisor, what) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     for _ in site.turns():
         if what():
             return
