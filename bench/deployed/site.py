@@ -198,6 +198,17 @@ def patiently(what: str, is_so: Callable[[], object]) -> None:
     raise Failure(f"not in {READY_SECONDS:.0f} s: {what}")
 
 
+def is_well(site: Site) -> bool:
+    """Whether the doctor finds nothing to mend. On a loaded machine a job may be late for once, so
+    it is asked again; what it found is printed."""
+    try:
+        site.ask("python", "-m", "agentstate", "doctor")
+    except Failure as failure:
+        print(f"  {failure}", file=sys.stderr)
+        return False
+    return True
+
+
 def stream_until(word: str, path: str, key: str) -> None:
     """Read a stream until a line has the word. Raises Failure when it ends before that."""
     asked = urllib.request.Request(f"http://127.0.0.1:8100{path}", headers={
@@ -233,7 +244,7 @@ def check(site: Site) -> None:
     patiently("jobs on time", lambda: site.call("/health/jobs", key)[0] == 200)
     expect(200, site.call("/health/ready", key))
     told("the jobs of worker and beat are on time, and the site is ready")
-    site.ask("python", "-m", "agentstate", "doctor")
+    patiently("the doctor finds nothing to mend", lambda: is_well(site))
     told("the doctor finds nothing to mend")
     for name in ("web-1", "streams", "worker", "beat"):
         seconds = site.stop(name)
