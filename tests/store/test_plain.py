@@ -240,7 +240,7 @@ def test_in_one_batch_as_many_events_are_numbered_without_a_hole(store, clock, s
                 asked.id,
                 asked.data.text,
             )
-            # Events that are there already may have come with several writes; the last one's counts.
+            # What is there already may have come with several writes; the last one's counts.
             is_last = seq == outcome.last_seq or not outcome.replayed
             assert event.version == outcome.version if is_last else event.version < outcome.version
         if not outcome.replayed:
