@@ -127,8 +127,8 @@ MUTATIONS = (
     Mutation(
         "the short way of renewals reads the clock before it locks",
         LEASES_PLAIN,
-        "    SELECT array_agg(DISTINCT l.owner) INTO owners",
-        "    at_ := agentstate_now();\n    SELECT array_agg(DISTINCT l.owner) INTO owners",
+        "    SELECT array_agg(DISTINCT f.owner), array_agg(f.place",
+        "    at_ := agentstate_now();\n    SELECT array_agg(DISTINCT f.owner), array_agg(f.place",
         "tests/store/test_races.py::test_a_renewal_that_waits_past_the_expiry_behind_a_mere_lock_has_lost",
         also=((LEASES_PLAIN, "    at_ := agentstate_now();\n    drained :=", "    drained :="),),
     ),

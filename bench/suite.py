@@ -153,7 +153,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def environment() -> dict[str, str]:
     """Without anything that leads to somebody's database, broker or home, or to other settings."""
-    left_out = ("DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE")
+    left_out = (
+        "DATABASE_URL",
+        "DATABASE_SESSION_URL",
+        "CELERY_BROKER_URL",
+        "DJANGO_SETTINGS_MODULE",
+    )
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -91,6 +91,11 @@ def is_alive(pid: int) -> bool:
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
     """The test database, with a clock that a test can set, emptied quickly after each test."""
     with django_db_blocker.unblock():
+        if settings.SESSION_URL:  # behind a pooler (`./run test-pooler`)
+            name = connection.settings_dict["NAME"]
+            settings.SESSION_PARTS = settings.SESSION_PARTS | {"dbname": name}
+            # For the processes that tests begin.
+            os.environ["DATABASE_SESSION_URL"] = postgres.conninfo(settings.SESSION_PARTS)
         # Of the release before (tests/upgrades): what this code does on it.
         if schema := os.environ.get("AGENTSTATE_TEST_SCHEMA"):
             call_command("migrate", "agentstate", schema, verbosity=0)
@@ -222,6 +227,9 @@ def differences() -> list[audit.Difference]:
 @contextmanager
 def prepared() -> Iterator[None]:
     """What every test asks again is planned once: that takes longer than to answer it."""
+    if not settings.PREPARED_STATEMENTS:  # behind a pooler
+        yield
+        return
     session = connection.connection
     usual, session.prepare_threshold = session.prepare_threshold, 0
     yield

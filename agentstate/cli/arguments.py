@@ -48,6 +48,7 @@ OF_A_CHECKOUT: dict[str, Callable[[Sequence[str]], int]] = {
     "test-long": checks.test_long,
     "test-pg15": checks.test_pg15,
     "test-citus": checks.test_citus,
+    "test-pooler": checks.test_pooler,
     "test-deep": checks.test_deep,
     "test-brokers": checks.test_brokers,
     "test-integrations": integrations.test_integrations,
@@ -470,6 +471,7 @@ def add_tests(commands: Commands) -> None:
     commands.add_parser("test-long", help="the tests that take minutes")
     commands.add_parser("test-pg15", help="the tests on PostgreSQL 15, the oldest supported")
     commands.add_parser("test-citus", help="the tests of a store that is distributed on Citus")
+    commands.add_parser("test-pooler", help="the usual tests behind PgBouncer")
     commands.add_parser("test-deep", help="drills, made input and long stories")
     commands.add_parser("test-brokers", help="the tests of Celery on pgmq, RabbitMQ and Redis")
     commands.add_parser(

@@ -151,6 +151,20 @@ def test_citus(arguments: Sequence[str]) -> int:
         raise CommandFailure(str(missing)) from None
 
 
+def test_pooler(arguments: Sequence[str]) -> int:
+    """`./run test-pooler`: the usual tests behind PgBouncer in transaction mode, as deploy/ has
+    it; pages in a browser ask nothing more of a database."""
+    from tests import pooler
+
+    with tempfile.TemporaryDirectory(prefix="agentstate-pooler-") as folder:
+        Path(folder).chmod(0o755)  # the server's user has to get in
+        with pooler.running(Path(folder)) as environment:
+            os.environ.update(environment)
+            browsers = [f"--ignore=tests/{name}" for name in ("browser", "cases/browser")]
+            left_out = [f"--deselect={name}" for name in pooler.NOT_BEHIND_A_POOLER]
+            return pytest(["-m", USUAL, *(arguments or ["tests", *browsers]), *left_out])
+
+
 def test_brokers(arguments: Sequence[str]) -> int:
     """`./run test-brokers`: the same tests on pgmq, RabbitMQ and Redis, each in its own process."""
     missing = [name for name in ("redis-server", "rabbitmq-server") if not shutil.which(name)]

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 # What the user's tests may have a module of the same name for, and what needs these.
 LEFT_OUT = ("dashboard", "tasks", "unfold", "django.contrib.admin", "allauth")
 # Not ours to read, or read later than the settings are; AGENTSTATE_PG_BIN is meant for us.
-OURS = ("AGENTSTATE_", "CELERY_", "DATABASE_URL", "DJANGO_")
+OURS = ("AGENTSTATE_", "CELERY_", "DATABASE_URL", "DATABASE_SESSION_URL", "DJANGO_")
 KEPT = {"AGENTSTATE_PG_BIN"}
 
 

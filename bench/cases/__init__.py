@@ -32,8 +32,7 @@ def site(*, background: bool = False, **more: str) -> Iterator[Ground]:
     """A new site while the block lasts. background: with Celery, which sweeps. more: of the
     environment of its processes."""
     with grounds.folder(None) as folder:
-        move_in(folder)
-        os.environ.update(more)
+        move_in(folder, **more)
         with grounds.site(background=background) as ground:
             yield ground
 

@@ -1,10 +1,11 @@
 """Cases that need minutes of load.
 
-    .venv/bin/python -m bench.cases.pressure locks [--minutes 5]
+    .venv/bin/python -m bench.cases.pressure locks [--minutes 5] [--pooler]
     .venv/bin/python -m bench.cases.pressure open-transaction [--minutes 30]
 
 locks (O-41): 50 callers renew, append and charge on 20 runs below one budget, beside Celery's
 sweeps and an operator who reclaims lapsed leases. Nobody hears of a deadlock, and no lease is lost.
+With --pooler (O-43) all of it goes through PgBouncer in transaction mode, as deploy/ has it.
 
 open-transaction (O-44): 500 leases are renewed every 2 s, and one unit is acquired and released,
 while a session of somebody's stays in a transaction: how long both take, minute by minute, and the
@@ -16,10 +17,14 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -170,12 +175,29 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("part", choices=PARTS)
     asked.add_argument("--minutes", type=float)
+    asked.add_argument("--pooler", action="store_true", help="behind PgBouncer")
     options = asked.parse_args()
     part, minutes = PARTS[options.part]
     verdict = Verdict()
-    with site(background=True) as ground:
-        part(ground, options.minutes or minutes, verdict)
+    with ExitStack() as stack:
+        pooled = stack.enter_context(behind_a_pooler()) if options.pooler else {}
+        part(
+            stack.enter_context(site(background=True, **pooled)),
+            options.minutes or minutes,
+            verdict,
+        )
     return int(verdict.failed)
+
+
+@contextmanager
+def behind_a_pooler() -> Iterator[dict[str, str]]:
+    """The environment of a site behind PgBouncer, while the block lasts."""
+    from tests import pooler
+
+    with tempfile.TemporaryDirectory(prefix="agentstate-pooler-") as folder:
+        Path(folder).chmod(0o755)  # the server's user has to get in
+        with pooler.running(Path(folder)) as environment:
+            yield environment
 
 
 if __name__ == "__main__":

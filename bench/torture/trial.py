@@ -147,14 +147,15 @@ def new_folder(seed: int, *, kind: str = "torture") -> Path:
     return folder
 
 
-def move_in(folder: Path) -> None:
+def move_in(folder: Path, **more: str) -> None:
     """The settings of this process and its children are for the scratch site alone: what is killed
-    here is never a database or a broker of somebody's."""
+    here is never a database or a broker of somebody's. more: of their environment."""
     for name in list(os.environ):
         if name.startswith("AGENTSTATE_") and name not in KEPT_SETTINGS:
             del os.environ[name]
-    for name in ("DATABASE_URL", "CELERY_BROKER_URL"):
+    for name in ("DATABASE_URL", "DATABASE_SESSION_URL", "CELERY_BROKER_URL"):
         os.environ.pop(name, None)
+    os.environ.update(more)
     os.environ["AGENTSTATE_HOME"] = str(folder / "home")
     os.environ["AGENTSTATE_PROCESS"] = "torture"
     load_settings()

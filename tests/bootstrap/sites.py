@@ -76,9 +76,13 @@ class Site:
         return found
 
 
+# What would lead a site to the tests' own database or broker.
+ELSEWHERE = ("DATABASE_URL", "DATABASE_SESSION_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE")
+
+
 def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTSTATE")}
-    for name in ("DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE"):
+    for name in ELSEWHERE:
         kept.pop(name, None)
     # Nobody waits for the second web process; where it is the point, a test asks for it.
     kept["AGENTSTATE_STANDBY"] = "no"

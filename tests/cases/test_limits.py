@@ -1,11 +1,16 @@
 """Limits that end what nobody ends, and text that no table takes."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
 import psycopg
 import pytest
 from django.conf import settings
 
 from agentstate import postgres
 from tests.store.asking import rows
+from tests.store.waiting import wait_until_blocked
 
 
 def test_a_session_that_stands_still_in_a_transaction_is_ended(transactional_db):
@@ -16,6 +21,54 @@ def test_a_session_that_stands_still_in_a_transaction_is_ended(transactional_db)
     with psycopg.connect(asked, autocommit=True) as session:
         told = session.execute("SHOW idle_in_transaction_session_timeout").fetchone()
     assert told == ("1min",)
+
+
+def test_a_renewal_does_not_read_what_an_open_transaction_keeps_from_being_removed(store):
+    """O-44: each renewal leaves a dead row behind, and nobody may remove it."""
+    lease = store.acquire("busy", "w-1", ttl_seconds=3_600)
+    ((name,),) = rows("SELECT current_database()")
+    asked = postgres.conninfo(settings.DATABASE_PARTS, dbname=name)
+    with psycopg.connect(asked) as idle, psycopg.connect(asked, autocommit=True) as session:
+        idle.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        idle.execute("SELECT FROM agentstate_lease")
+        first = [read_by_a_renewal(session, lease) for _ in range(30)]
+        for _ in range(600):
+            renew_plainly(session, lease, "SELECT")
+        last = [read_by_a_renewal(session, lease) for _ in range(30)]
+        idle.rollback()
+    assert store.lease("busy").renewals == 660
+    assert median(last) < 3 * median(first)
+
+
+def test_a_renewal_that_waited_for_another_goes_the_short_way_all_the_same(store):
+    """O-44: it finds the row where it is now, not where it was when it began to wait."""
+    lease = store.acquire("busy", "w-1", ttl_seconds=3_600)
+    ((name,),) = rows("SELECT current_database()")
+    asked = postgres.conninfo(settings.DATABASE_PARTS, dbname=name)
+    with (
+        psycopg.connect(asked) as one,
+        psycopg.connect(asked) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert renew_plainly(one, lease, "SELECT")["done"] == {"w-1": [0]}
+        waiting = pool.submit(renew_plainly, other, lease, "SELECT")
+        wait_until_blocked()
+        one.commit()
+        assert waiting.result()["done"] == {"w-1": [0]}
+        other.commit()
+    assert store.lease("busy").renewals == 2
+
+
+def renew_plainly(session, lease, verb):
+    ask = {"n": 0, "unit": lease.unit, "token": lease.token, "by": "key:fleet", "ttl": 3_600}
+    statement = f"{verb} agentstate_renew_plain(%s, '20s')"
+    return session.execute(statement, [json.dumps([ask])]).fetchone()[0]
+
+
+def read_by_a_renewal(session, lease):
+    """How many pages, those of the function's own statements among them."""
+    (told,) = renew_plainly(session, lease, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT")
+    return told["Plan"]["Shared Hit Blocks"] + told["Plan"]["Shared Read Blocks"]
 
 
 def options(entry):

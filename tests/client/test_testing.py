@@ -115,6 +115,7 @@ def test_workers_are_tested_against_the_real_server(project, where):
         project,
         f"--agentstate-where={where}",
         DATABASE_URL="postgresql://nobody@127.0.0.1:1/theirs",
+        DATABASE_SESSION_URL="postgresql://nobody@127.0.0.1:2/theirs",
         AGENTSTATE_HOSTS="elsewhere.example",
         PGPORT="1",
     )

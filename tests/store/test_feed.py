@@ -91,7 +91,7 @@ def test_a_hint_is_sent_after_the_move_and_names_the_runs(store):
     from agentstate import postgres
 
     name = connection.settings_dict["NAME"]
-    conninfo = postgres.conninfo(settings.DATABASE_PARTS, dbname=name)
+    conninfo = postgres.conninfo(settings.SESSION_PARTS, dbname=name)
     with psycopg.connect(conninfo, autocommit=True) as listener:
         listener.execute(f"LISTEN {feed.CHANNEL}")
         store.create("42")

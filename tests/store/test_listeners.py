@@ -117,7 +117,7 @@ def test_a_hint_says_whether_statuses_or_holders_moved(asking):
 
 def test_a_hint_that_is_too_long_still_says_so(transactional_db):
     runs = {f"run-{n}": n for n in range(2_000)}
-    conninfo = postgres.conninfo(settings.DATABASE_PARTS, dbname=connection.settings_dict["NAME"])
+    conninfo = postgres.conninfo(settings.SESSION_PARTS, dbname=connection.settings_dict["NAME"])
     with psycopg.connect(conninfo, autocommit=True) as other:
         other.execute(f"LISTEN {feed.CHANNEL}")
         feed.hint(feed.Moved(9, runs, ("run",)))

@@ -4,21 +4,27 @@
 # each other in a ring; then the clock. The guards on a lease's own columns stand in one expression
 # with the join: as conditions on the table they would have the planner believe that few leases pass,
 # and read all of them first. The times are those of rowsql.SAVE_LEASES.
+# Each is looked for from the end of its index, where the version of it is that was written last, and
+# is written where it was found: while somebody's transaction stays open nothing that was dead before
+# is removed, and a lookup in the usual order reads all of it first.
 RENEW_PLAIN = """
 CREATE FUNCTION agentstate_renew_plain(asks json, patience text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     at_ timestamptz;
     owners text[];
+    places tid[];
     drained text[];
-    done json;
+    told json;
 BEGIN
     PERFORM set_config('lock_timeout', patience, true), set_config('enable_seqscan', 'off', true),
         set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
         set_config('plan_cache_mode', 'force_generic_plan', true);
-    SELECT array_agg(DISTINCT l.owner) INTO owners FROM (
-        SELECT owner FROM agentstate_lease WHERE unit = ANY (ARRAY(
-            SELECT w.unit FROM json_to_recordset(asks) AS w (unit text)))
-        ORDER BY unit FOR NO KEY UPDATE) l;
+    SELECT array_agg(DISTINCT f.owner), array_agg(f.place ORDER BY f.n) INTO owners, places FROM (
+        SELECT w.n, l.owner, l.place
+        FROM (SELECT * FROM json_to_recordset(asks) AS w (n int, unit text) ORDER BY w.unit) w
+        LEFT JOIN LATERAL (SELECT owner, ctid AS place FROM agentstate_lease
+            WHERE unit >= w.unit AND unit <= w.unit
+            ORDER BY unit DESC LIMIT 1 FOR NO KEY UPDATE) l ON true) f;
     at_ := agentstate_now();
     drained := ARRAY(SELECT name FROM agentstate_worker WHERE drain_at IS NOT NULL
         AND name = ANY (owners || ARRAY(SELECT split_part(o, '~', 1) FROM unnest(owners) AS o)));
@@ -30,18 +36,19 @@ BEGIN
                 [greatest(1, cardinality(l.renewed_ms) + 2 - {kept}):]
         FROM json_to_recordset(asks) AS w (n int, unit text, token bigint, by text, ttl int,
             progress text)
-        WHERE l.unit = w.unit AND (l.token = w.token AND l.holder = w.by AND l.expires_at > at_
+        WHERE l.ctid = places[w.n + 1] AND (l.token = w.token AND l.holder = w.by AND l.expires_at > at_
             AND l.signals IS NULL
             AND NOT l.owner = ANY (drained)
             AND NOT split_part(l.owner, '~', 1) = ANY (drained)) IS TRUE
         RETURNING l.owner, w.n
     ), each_owner AS (
-        SELECT owner, json_agg(n) AS places FROM renewed GROUP BY owner
+        SELECT owner, json_agg(n) AS done FROM renewed GROUP BY owner
     )
-    SELECT json_object_agg(owner, places) INTO done FROM each_owner;
-    RETURN json_build_object('at', at_, 'xid', pg_current_xact_id()::text, 'done', done);
+    SELECT json_object_agg(owner, done) INTO told FROM each_owner;
+    RETURN json_build_object('at', at_, 'xid', pg_current_xact_id()::text, 'done', told);
 END $$;
 """.replace("{kept}", "40")
+REPLACE_RENEW_PLAIN = RENEW_PLAIN.replace("CREATE", "CREATE OR REPLACE", 1)
 DROP_RENEW_PLAIN = "DROP FUNCTION agentstate_renew_plain(json, text);"
 
 # Whether a lapsed lease waits to be claimed, and from when on that may be so again: a lease that is
