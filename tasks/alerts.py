@@ -16,11 +16,13 @@ from agentstate.store.deliveries import Claim
 from agentstate.store.delivering import Answer
 from agentstate.store.upkeep import beat
 from tasks.app import app
+from tasks.upkeep import periodic
 
 log = logging.getLogger(__name__)
 
 
 @app.task(name="agentstate.evaluate_alerts", ignore_result=True, time_limit=60)
+@periodic(alerts.JOB)
 def evaluate_alerts(**_newer: object) -> None:
     """Judge every alert by its figure. Every 15 s. Twice at once is safe (one evaluates, the other
     goes), late only tells people later, and when it does not come the page says so itself.

@@ -150,7 +150,7 @@ def test_a_queue_full_of_old_starts_is_one_catch_up(clock):
     tasks = {
         entry["task"]: entry["options"]["expires"] / entry["schedule"]
         for name, entry in SCHEDULE.items()
-        if name not in ("move-feed", "work-bulks", "evaluate-alerts", "deliver-alerts")
+        if name not in ("move-feed", "work-bulks", "deliver-alerts")
     }
     for name, starts in tasks.items():
         for _ in range(int(starts)):
