@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
-
 from agentstate import store
 from agentstate.store.commands import Command, Result
 from agentstate.store.errors import Invalid, NotAllowed, Refusal
 from dashboard.forms import form_circumstances, key_again, one_line
-from dashboard.pages import ConsoleRequest
+from dashboard.pages import ConsoleRequest, denied
 
 NO_REASON = "Say why: it is kept with the action."
 REASON_CHARS = 500
@@ -46,7 +44,7 @@ def attempt[R](act: Callable[[], R]) -> Done[R]:
     try:
         done = act()
     except NotAllowed as refused:
-        raise PermissionDenied(refused.detail) from None
+        raise denied(refused) from None
     except Invalid as refused:
         return Done(error=refused.rule)
     except Refusal as refused:

@@ -32,7 +32,7 @@ from agentstate.caching import CACHES_OF, answers, copies
 from agentstate.store.alerts import count_firing
 from agentstate.store.callers import Circumstances
 from agentstate.store.commands import NoteRefused
-from agentstate.store.errors import Refusal
+from agentstate.store.errors import NotAllowed, Refusal
 from agentstate.store.rules import names
 from agentstate.store.rules.names import legal
 from dashboard import rights, timings, zones
@@ -253,6 +253,18 @@ def refuse(request: ConsoleRequest, scope: str, text: str = "") -> NoReturn:
         thing = next((str(parts[one]) for one in THINGS if one in parts), named)
         store.record_refused_action(by=by, action=action, thing=thing, under=under)
     raise PermissionDenied(text or why(scope))
+
+
+def denied(refused: NotAllowed) -> PermissionDenied:
+    """What the store said to who lacks a scope, in the words of roles."""
+    scope = str(refused.facts.get("scope", ""))
+    reason = refused.detail.partition(", so it needs the scope ")[0]
+    if scope not in ROLE_OF:
+        return PermissionDenied(refused.detail)
+    known = reason != refused.detail
+    return PermissionDenied(
+        f"{reason[:1].upper()}{reason[1:]}. {why(scope)}" if known else why(scope)
+    )
 
 
 def why(scope: str) -> str:

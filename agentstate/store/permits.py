@@ -56,6 +56,8 @@ def _not(action: str, why: str) -> Verdict:
 def _move(scopes: Set[str], run: Mapping[str, Any], action: str, to: str) -> Verdict:
     if run["status"] in TERMINAL:
         return _not(action, f"the run is {run['status']}")
+    if run["status"] == to:
+        return _not(action, f"it is {to} already")
     if (run["status"], to) not in OPERATOR_MOVES:
         return _not(action, f"not from {run['status']}")
     if action == "resume" and run["status"] != "paused":

@@ -44,6 +44,19 @@ PARTS_DRAWN = 60
 DEPLOYS_DRAWN = 100
 
 
+# As far back a run's last move is looked for.
+MOVE_EVENTS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Who gave a run its status, when, and with which words; reason: "" where there were none."""
+
+    who: str
+    at: datetime
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """A run with what stands beside it, now; or as of a moment (past.py), which is `now` then."""
@@ -79,6 +92,20 @@ class Head:
     @property
     def live(self) -> bool:
         return is_live(self.lease, self.now)
+
+
+def last_move(run: Run) -> Move | None:
+    """Who gave it the status that it has; None when that was longer ago than `MOVE_EVENTS`."""
+    kept = Event.objects.filter(run_id=run.id, seq__gt=run.last_seq - MOVE_EVENTS)
+    event = kept.filter(type=f"run.{run.status}").order_by("-seq").first()
+    if event is None:
+        return None
+    reason = json.loads(event.data).get("reason")
+    return Move(
+        who=event.actor.partition(":")[2],
+        at=event.at,
+        reason=reason if isinstance(reason, str) else "",
+    )
 
 
 def is_live(lease: Lease | None, now: datetime) -> bool:

@@ -120,14 +120,14 @@ def ask(
     done: Done[Any] | None = None,
     mistyped: bool = False,
 ) -> HttpResponseBase:
-    done = Done(error=f"Type {key.name} to end it.") if mistyped else done
     context = form_context(request, done) | {
         "now": database_now(),
         "key": key,
         "mistyped": mistyped,
         "typed": request.POST.get("typed", ""),
     }
-    return render(request, "keys/revoke.html", context, status=done.status if done else 200)
+    status = 422 if mistyped else done.status if done else 200
+    return render(request, "keys/revoke.html", context, status=status)
 
 
 def _find(name: str) -> KeyView:

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -27,6 +26,7 @@ from dashboard.pages import (
     ConsoleRequest,
     asked_run,
     asking,
+    denied,
     if_changed,
     is_partial,
     page,
@@ -304,7 +304,7 @@ def carry_out(request: ConsoleRequest, story: UnitStory, form: Form) -> HttpResp
         )
         done = store.execute(command, by=request.access.caller, under=form_circumstances(request))
     except NotAllowed as refused:
-        raise PermissionDenied(refused.detail) from None
+        raise denied(refused) from None
     except Invalid as refused:
         return ask(request, story, form=form, errors={"reason": refused.rule}, status=422)
     except (HolderChanged, LeaseHeld, Refusal) as refused:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -20,7 +19,7 @@ from agentstate.store import proposed
 from agentstate.store.errors import Invalid, NotAllowed, NotFound, Refusal
 from agentstate.store.proposals import DeclineProposal, ProposalRow
 from dashboard.forms import form_circumstances, one_line
-from dashboard.pages import ConsoleRequest, page
+from dashboard.pages import ConsoleRequest, denied, page
 from dashboard.queries.leases import UnitStory
 from dashboard.refused import told
 
@@ -79,7 +78,7 @@ def decline(request: ConsoleRequest, unit: str, proposal: str) -> HttpResponseBa
         command = DeclineProposal(unit=unit, proposal=number, reason=reason)
         done = store.execute(command, by=request.access.caller, under=form_circumstances(request))
     except NotAllowed as refused:
-        raise PermissionDenied(refused.detail) from None
+        raise denied(refused) from None
     except Invalid as refused:
         messages.warning(request, f"Nothing was done: {refused.detail}.")
     except NotFound:

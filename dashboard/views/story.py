@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponse, HttpResponseBase, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -28,6 +27,7 @@ from dashboard.pages import (
     ConsoleRequest,
     asked_run,
     asking,
+    denied,
     is_partial,
     page,
     read_along,
@@ -340,9 +340,11 @@ def ask(
     action: str,
     *,
     refused: errors.Refusal | None = None,
+    moved: queries.Move | None = None,
     error: str = "",
     status: int = 200,
 ) -> HttpResponseBase:
+    """moved: who gave the run the status that it has, where that is not the one that was seen."""
     thing = {"kind": "run", "status": head.run.status, "held": head.held, "live": head.live}
     context = here(request, head) | {
         "action": action,
@@ -352,6 +354,7 @@ def ask(
         "form_key": key_again(request, refused),
         "reason": request.POST.get("reason", ""),
         "refused": refused,
+        "moved": moved,
         "error": error,
     }
     return render(request, "story/act.html", context, status=status)
@@ -367,12 +370,13 @@ def carry_out(request: ConsoleRequest, head: Head, action: str) -> HttpResponseB
         command = Transition(run=head.run.key, to=MOVES[action], from_status=seen, reason=reason)
         store.execute(command, by=request.access.caller, under=form_circumstances(request))
     except errors.NotAllowed as refused:
-        raise PermissionDenied(refused.detail) from None
+        raise denied(refused) from None
     except errors.Invalid as refused:
         return ask(request, head, action, error=refused.rule, status=422)
     except errors.Refusal as refused:
         fresh = read_head(head.run.key) or head
-        return ask(request, fresh, action, refused=refused, status=409)
+        moved = queries.last_move(fresh.run) if seen not in (None, fresh.run.status) else None
+        return ask(request, fresh, action, refused=refused, moved=moved, status=409)
     messages.success(request, DONE[action].format(key=head.run.key), extra_tags="check-circle")
     return redirect(reverse("run", args=[head.run.key]))
 

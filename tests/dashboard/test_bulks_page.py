@@ -135,12 +135,15 @@ def test_an_operator_cannot_pass_off_many_as_few(store, operator):
 
 
 def test_a_viewer_sees_what_it_would_do_and_is_refused(store, viewer, operator):
+    """S-406 (docs/sweeps.md): "needs the scope operate", to somebody who has roles, no scopes."""
     create(store, 2)
     page = try_dry(viewer)
     assert "Can be cancelled 2" in page.text
     assert "You cannot begin it: it needs the role operator" in page.text
     form = form_of(try_dry(operator)) | {"reason": "x"}
-    assert viewer.post(NEW, form).status_code == 403
+    refused = viewer.post(NEW, form)
+    assert refused.status_code == 403
+    assert "This needs the role operator. Nothing was changed." in Page(refused).text
     begin(operator, try_dry(operator))
     address = f"/bulk/{only().id.hex}"
     assert "Stopping it needs the role operator" in Page(viewer.get(address)).text

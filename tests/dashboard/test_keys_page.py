@@ -63,11 +63,14 @@ def test_what_is_wrong_is_said_and_no_key_is_made(store, admin, wrong):
 
 
 def test_a_key_is_ended_by_its_name_with_a_reason(store, admin):
+    """S-405 (docs/sweeps.md): a name that was mistyped was told below the reason as well."""
     made = Page(admin.post("/keys/-/new", typed(Page(admin.get("/keys/-/new")))))
     (text,) = key_in(made)
     form = {"form_key": "a" * 32, "reason": "it leaked", "typed": "fleet"}
     for wrong in ({"reason": ""}, {"typed": "flee"}):
-        assert admin.post("/keys/fleet/revoke", form | wrong).status_code == 422
+        refused = admin.post("/keys/fleet/revoke", form | wrong)
+        assert refused.status_code == 422
+        assert Page(refused).text.count("Type fleet to end it.") == ("typed" in wrong)
         assert find_caller(text).name == "fleet"
     for _ in range(2):
         assert admin.post("/keys/fleet/revoke", form).status_code in (200, 302)

@@ -76,3 +76,25 @@ def test_a_refusal_that_no_page_expects_is_still_told_as_one(refused, status, vi
         answer = error_pages.broken(request)
     assert answer.status_code == status
     assert told(refused).title.rstrip(".") in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("action", "status"), [("pause", "paused"), ("cancel", "cancelled")], ids=["pause", "cancel"]
+)
+def test_who_was_slower_is_told_who_was_faster_and_why(store, operator, log_in, action, status):
+    """S-404 (docs/sweeps.md): "from paused to paused is no legal move", and what would happen."""
+    store.create("42")
+    store.hold("42")
+    address = f"/runs/42/{action}"
+    second = log_in("bo", "operator")
+    seen = hidden(Page(second.get(address)))
+    first = hidden(Page(operator.get(address)))
+    assert operator.post(address, first | {"reason": "it loops"}).status_code == 302
+    answer = second.post(address, seen | {"reason": "too dear"})
+    assert answer.status_code == 409
+    told = Page(answer).text
+    assert "Somebody was faster. Nothing was done." in told
+    assert f"It is {status} since " in told
+    assert "ago, by ana : “it loops”. This page" in told
+    assert "What will happen" not in told
+    assert "no legal move" not in told

@@ -322,8 +322,8 @@ def test_attrs_are_asked_for_by_who_may_see_them_and_a_search_without_an_index_e
 @pytest.mark.parametrize(
     ("kind", "asked", "why", "proof"),
     [
-        ("pause", {}, "not from paused", {"status": "paused"}),
-        ("resume", {}, "not from running", {"status": "running"}),
+        ("pause", {}, "it is paused already", {"status": "paused"}),
+        ("resume", {}, "it is running already", {"status": "running"}),
         ("tag", {"tags": ("x", "y")}, "it has the tags already", {"tags": ["x", "y"]}),
         ("untag", {"tags": ("z",)}, "it does not have the tag", {"tags": []}),
         ("hold", {}, "it is held already", {"hold": True}),
