@@ -14,15 +14,20 @@ from dashboard.pages import ConsoleRequest, denied
 
 NO_REASON = "Say why: it is kept with the action."
 REASON_CHARS = 500
+LONG_REASON = f"At most {REASON_CHARS} characters."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done[R]:
-    """result: what was done. Else refused: what the store said, or error: what to mend."""
+    """result: what was done. Else refused: what the store said, or error: what to mend.
+
+    beside: the page tells the error beside the field that it is about.
+    """
 
     result: R | None = None
     refused: Refusal | None = None
     error: str = ""
+    beside: bool = False
 
     @property
     def status(self) -> int:
@@ -56,15 +61,24 @@ def read_reason(request: ConsoleRequest) -> tuple[str, str]:
     """The reason as it was typed, on one line, and what is wrong with it, if anything."""
     reason = one_line(request.POST.get("reason", ""))
     if len(reason) > REASON_CHARS:
-        return reason, f"At most {REASON_CHARS} characters."
+        return reason, LONG_REASON
     return reason, "" if reason else NO_REASON
 
 
 def form_context(request: ConsoleRequest, done: Done[Any] | None = None) -> dict[str, Any]:
-    """What the form shows again: its key (a new one once it was refused), reason, what is wrong."""
+    """What the form shows again: its key (a new one once it was refused), its reason, and what is
+    wrong: `error` with the reason, `mend` with the form, as a sentence above it."""
+    wrong = done.error if done and not done.beside else ""
+    of_reason = wrong in (NO_REASON, LONG_REASON)
     return {
         "form_key": key_again(request, done.refused if done else None),
         "reason": request.POST.get("reason", ""),
         "refused": done.refused if done else None,
-        "error": done.error if done else "",
+        "error": wrong if of_reason else "",
+        "mend": "" if of_reason else sentence(wrong),
     }
+
+
+def sentence(text: str) -> str:
+    """A rule as people read it: with a capital, and a stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}" if text else ""

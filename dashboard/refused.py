@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentstate.store.errors import (
+    ExpectationFailed,
     IdempotencyInFlight,
     IdempotencyKeyReuse,
     OutcomeUnknown,
     Overloaded,
     Refusal,
     Unavailable,
+    VersionConflict,
 )
 
 IN_A_MOMENT = frozenset(kind.code for kind in (Overloaded, Unavailable, OutcomeUnknown))
+# What was seen is not so any more.
+MOVED = frozenset(kind.code for kind in (VersionConflict, ExpectationFailed))
 # Where the usual words would be wrong: a form that was sent twice may well have done something.
 SPECIAL = {
     IdempotencyKeyReuse.code: (
@@ -43,7 +47,10 @@ def told(refused: Refusal) -> Told:
     if special := SPECIAL.get(refused.code):
         return Told(*special)
     text = "" if refused.detail == refused.title else f"{refused.detail}."
-    return Told(f"Nothing was done: {refused.title[:1].lower()}{refused.title[1:]}.", text)
+    title = f"{refused.title[:1].lower()}{refused.title[1:]}"
+    if refused.code in MOVED:
+        title = "it has changed since you looked"
+    return Told(f"Nothing was done: {title}.", text)
 
 
 def is_open(refused: Refusal | None) -> bool:

@@ -74,7 +74,9 @@ def change(request: ConsoleRequest, kind: str) -> HttpResponseBase:
     found = retention.find(name)
     typed = read_typed(request, found)
     if request.method != "POST" or "preview" in request.POST or typed.error:
-        return ask(request, found, typed, Done(error=typed.error) if typed.error else None)
+        return ask(
+            request, found, typed, Done(error=typed.error, beside=True) if typed.error else None
+        )
     reason, error = read_reason(request)
     version = whole(request.POST.get("seen_version"))
     if error or version is None:
@@ -106,7 +108,7 @@ def ask(
     request: ConsoleRequest, found: KeptAge, typed: Typed, done: Done[Any] | None
 ) -> HttpResponseBase:
     panel, error = preview_of(found, typed)
-    done = done or (Done(error=error) if error and request.method == "POST" else None)
+    done = done or (Done(error=error, beside=True) if error and request.method == "POST" else None)
     mending = done is not None and bool(done.error)
     asked = KeptAge(kind=found.kind, days=typed.days)
     moved = done is not None and done.refused is not None

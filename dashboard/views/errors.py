@@ -30,6 +30,9 @@ def not_allowed(request: HttpRequest, exception: Exception | None = None) -> Htt
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    if request.method not in ("GET", "HEAD"):
+        gone = "What this form is about is not there, or not any more. Nothing was done."
+        return _page(request, 404, "Not found", gone)
     return _page(request, 404, "Not found", "There is no page at this address.")
 
 

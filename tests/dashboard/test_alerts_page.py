@@ -116,7 +116,7 @@ def test_one_that_has_changed_meanwhile_is_not_acknowledged(firing, still_clock,
     form = {"reason": "asking"} | {n: asked.field(n) for n in ("form_key", "seen_version")}
     page = Page(operator.post("/alerts/overdue-runs/acknowledge", form))
     assert page.status == 409
-    assert "Nothing was done: the version has moved." in page.text
+    assert "Nothing was done: it has changed since you looked." in page.text
     assert "It does not fire: there is nothing to acknowledge." in page.text
 
 

@@ -169,7 +169,7 @@ def test_one_that_has_changed_meanwhile_is_not_changed(admin, ops):
     form = {n: asked.field(n) for n in ("form_key", "seen_version")}
     page = Page(admin.post(f"{BASE}/ops/change", form | {"least": "warn", "reason": "x"}))
     assert page.status == 409
-    assert "Nothing was done: the version has moved." in page.text
+    assert "Nothing was done: it has changed since you looked." in page.text
     assert targets.find("ops").version == 2
 
 
@@ -182,6 +182,15 @@ def test_one_is_deleted_with_a_reason_and_its_log_stays(admin, ops):
     one = Page(admin.get(page.link("/deliveries/msg_")))
     assert "Its target was deleted" in one.text
     assert "target.deleted" in Page(admin.get("/audit")).text
+
+
+def test_what_somebody_else_deleted_is_told_as_that(admin, ops, log_in):
+    """S-407 (docs/sweeps.md): "There is no page at this address", to who had its form open."""
+    form = {"form_key": "b" * 32, "seen_version": "1", "reason": "moved"}
+    assert send(log_in("bea", "admin"), f"{BASE}/ops/delete").url == BASE
+    page = Page(admin.post(f"{BASE}/ops/delete", form))
+    assert page.status == 404
+    assert "What this form is about is not there, or not any more. Nothing was done." in page.text
 
 
 def test_alerts_say_when_nobody_outside_is_told(store, still_clock, viewer, admin):
