@@ -103,6 +103,19 @@ def keys_in_the_way(files: Sequence[RunFile]) -> list[str]:
     return sorted(key for key in set(keys) if key in stored or keys.count(key) > 1)
 
 
+def is_there(file: RunFile) -> bool:
+    """Whether it was imported already: the store has each of its runs, with its task and at least
+    its events. The runs of one file come in together, so what was killed left all or none."""
+    rows = Run.objects.filter(key__in=[run.key for run in file.runs])
+    stored = {key: (task, last) for key, task, last in rows.values_list("key", "task", "last_seq")}
+    return bool(file.runs) and all(
+        (known := stored.get(run.key)) is not None
+        and known[0] == run.task
+        and known[1] >= len(run.events)
+        for run in file.runs
+    )
+
+
 def write_file(file: RunFile) -> tuple[RunCreated, ...]:
     """Import the runs of a file, all or none. Raises BatchRefused with each one that cannot."""
     done = execute(Batch(operations=file.runs), by=IMPORTER)

@@ -306,3 +306,26 @@ def test_a_file_of_another_format_than_was_said_is_refused(tmp_path):
     path = write(tmp_path, json.dumps(ATIF), "clock.json")
 
     assert "clock.json: $.messages[0].role: is missing" in refused(path, format="messages")
+
+
+def test_what_a_killed_import_left_is_finished_without_a_run_twice(tmp_path):
+    """S-509 (docs/sweeps.md): the same command was refused for all that was there already."""
+    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    for number, file in enumerate(files):
+        file.write_text(SAMPLE.read_text().replace("invoice-rounding", f"part-{number}"))
+    run_import(files[0])  # and then it was killed
+    assert "--missing" in refused(tmp_path)
+    told = run_import(tmp_path, missing=True)
+    assert f"{files[0]}  was imported already" in told
+    assert "part-1  completed" in told
+    assert "part-2  completed" in told
+    assert sorted(Run.objects.values_list("key", flat=True)) == ["part-0", "part-1", "part-2"]
+    events = Event.objects.count()
+    run_import(tmp_path, missing=True)
+    assert Event.objects.count() == events
+
+
+def test_another_run_of_the_same_key_is_not_taken_for_what_was_imported(tmp_path):
+    """S-509 (docs/sweeps.md)."""
+    execute(CreateRun(key="invoice-rounding", task="something else"), by=SYSTEM)
+    assert "a run with this key already: invoice-rounding" in refused(SAMPLE, missing=True)

@@ -15,10 +15,13 @@ from tasks.transfer import (
     Renaming,
     RunFile,
     files_of,
+    is_there,
     keys_in_the_way,
     read_file,
     write_file,
 )
+
+SHOWN = 20  # of the keys that are in the way
 
 
 class Command(BaseCommand):
@@ -41,6 +44,11 @@ class Command(BaseCommand):
             "--rename", dest="prefix", default="", metavar="PREFIX", help="goes before every key"
         )
         parser.add_argument(
+            "--missing",
+            action="store_true",
+            help="pass over files that were imported already, as when it was stopped in between",
+        )
+        parser.add_argument(
             "--check", action="store_true", help="read and check only; write nothing"
         )
 
@@ -51,6 +59,7 @@ class Command(BaseCommand):
         key: str | None,
         prefix: str,
         check: bool,
+        missing: bool = False,
         format: str | None = None,
         **_: Any,
     ) -> None:
@@ -63,14 +72,21 @@ class Command(BaseCommand):
         runs = sum(len(file.runs) for file in files)
         if key is not None and runs > 1:
             raise CommandError(f"--as names one run, the files hold {runs}. Nothing was imported.")
+        there = [file for file in files if missing and is_there(file)]
+        files = [file for file in files if file not in there]
         if taken := keys_in_the_way(files):
+            more = f" and {len(taken) - SHOWN} more" if len(taken) > SHOWN else ""
             raise CommandError(
-                f"there is a run with this key already: {', '.join(taken)}. Nothing was imported;"
-                " --as KEY or --rename PREFIX gives other keys."
+                f"there is a run with this key already: {', '.join(taken[:SHOWN])}{more}. Nothing"
+                " was imported; --missing passes over files that were imported before, --as KEY or"
+                " --rename PREFIX gives other keys."
             )
+        for file in there:
+            self.stdout.write(f"{file.name}  was imported already")
         for file in files:
             tell_left_out(self.stderr, file.name, file.left_out)
         if check:
+            runs = sum(len(file.runs) for file in files)
             self.stdout.write(f"{runs} runs in {len(files)} files can be imported.")
             return
         for file in files:
