@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -231,14 +231,14 @@ def _read_ledger(row: BudgetRow, now: datetime, after: str, part: Window | None)
     try:
         return ledgers.read_ledger(row.id, now=now, after=after, part=part)
     except cursors.BadCursor:
-        return ledgers.read_ledger(row.id, now=now, part=part)
+        return replace(ledgers.read_ledger(row.id, now=now, part=part), damaged=True)
 
 
 def _read_past_ledger(then: PastBudget, after: str, part: Window | None) -> ledgers.Ledger:
     try:
         return past_queries.read_ledger(then, after=after, part=part)
     except cursors.BadCursor:
-        return past_queries.read_ledger(then, part=part)
+        return replace(past_queries.read_ledger(then, part=part), damaged=True)
 
 
 # --- another cap ---------------------------------------------------------------------------------
