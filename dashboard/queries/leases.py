@@ -38,8 +38,8 @@ PAGE_ROWS = 50
 LAPSED_SHOWN, LAPSED_SHOWN_ALONE = 50, 200
 URGENT_SHOWN = 50
 BADGE_MAX = 99
-UNIT_REFUSALS_SHOWN = 50
-TERMS_SHOWN = 50
+# Of a unit: of its terms, of what operators did and of what was refused, each.
+TERMS_SHOWN = UNIT_REFUSALS_SHOWN = 50
 STRIP_SECONDS = 120
 STRIP_LEASES_MAX = 500
 SALT = "leases"

@@ -184,6 +184,7 @@ def describe(request: ConsoleRequest, story: UnitStory) -> dict[str, Any]:
     held, live = story.state != "free", story.state in ("live", "late")
     return {
         "story": story,
+        "most": queries.TERMS_SHOWN,
         "unit": story.unit,
         "run": story.run,
         "lease": lease,

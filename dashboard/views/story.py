@@ -162,11 +162,14 @@ def read_tab(request: ConsoleRequest, head: Head, context: dict[str, Any]) -> di
         case "state":
             return states.read_tab(request, head)
         case "ownership":
-            return {"ownership": list(enumerate(queries.read_terms(head)))[::-1]}
+            terms = list(enumerate(queries.read_terms(head)))[::-1]
+            return {"ownership": terms, "most": queries.TERMS_SHOWN}
         case "refused":
-            return {"refusals": queries.read_refusals(run.id, until=head.until)}
+            refused = queries.read_refusals(run.id, until=head.until)
+            return {"refusals": refused, "most": queries.ROWS_SHOWN}
         case "budget":
-            return {"ledger": queries.read_ledger(head.budgets, until=head.until)}
+            ledger = queries.read_ledger(head.budgets, until=head.until)
+            return {"ledger": ledger, "most": queries.ROWS_SHOWN}
         case "audit":
             return read_audit(request, OfRun(run=run.id, until=head.until))
         case _:

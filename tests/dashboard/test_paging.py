@@ -7,10 +7,11 @@ from urllib.parse import quote
 import pytest
 
 from agentstate.store.commands import Charge, CreateBudget, NewBudget, Spend
+from agentstate.store.errors import StaleFence
 from agentstate.store.models import OperatorAction
-from dashboard.queries import actions, leases, ledgers, runs
+from dashboard.queries import actions, leases, ledgers, runs, story
 from tests.dashboard.reading import Page
-from tests.store.asking import ANA, Asking
+from tests.store.asking import ANA, SENIOR, Asking
 
 
 @pytest.fixture
@@ -198,3 +199,35 @@ def test_each_list_says_that_the_place_in_its_address_is_damaged(
 
     assert page.status == 200
     assert "The place in this address is damaged" in page.text
+
+
+@pytest.mark.parametrize(
+    ("address", "module", "said"),
+    [
+        ("/runs/42?tab=ownership", story, "the API has all"),
+        ("/runs/42?tab=refused", story, "The newest 2 are shown."),
+        ("/runs/42?tab=budget", story, "the page of each budget has all of its own"),
+        ("/leases/run:42", leases, "the API has all"),
+        ("/leases/run:42", leases, "the audit has all"),
+    ],
+)
+def test_a_table_without_pages_says_when_it_shows_the_newest_alone(
+    store, viewer, monkeypatch, address, module, said
+):
+    """S-711: a hundred refusals or lines, or fifty terms, looked like all of them."""
+    store.create("42", budgets=(NewBudget(name="tokens", cap=100),))
+    for owner in ("w-1", "w-2"):
+        lease = store.acquire("run:42", owner)
+        store.spend("42", 1, budget="tokens", fence=lease.token)
+        with pytest.raises(StaleFence):
+            store.append("42", fence=lease.token - 1 or 99)
+        store.as_caller(SENIOR).reclaim("run:42", token=lease.token, owner=owner, force=True)
+    assert said not in Page(viewer.get(address)).text
+
+    for name in ("TERMS_SHOWN", "ROWS_SHOWN", "UNIT_REFUSALS_SHOWN"):
+        monkeypatch.setattr(module, name, 2, raising=False)
+    monkeypatch.setattr(story.read_refusals, "__kwdefaults__", {"limit": 2, "until": None})
+
+    page = Page(viewer.get(address))
+    assert said in page.text
+    assert "The newest 2 are shown" in page.text
