@@ -64,6 +64,8 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "after": after,
         "panels": panels,
         "percent": queries.NEAR_PERCENT,
+        "near_most": queries.NEAR_SHOWN,
+        "charges_most": refused.SHOWN,
         "stranded": stranded.shown(stuck.holds, now) if stuck else [],
         "refused": [(charge, "") for charge in panels["refused"].found or []],
     }
@@ -294,7 +296,12 @@ def what_if(
     """The refused charges, and what another cap would have done to each, if one was asked for."""
     charges = (turned_away.found.charges if turned_away.found else [])[: refused.SHOWN]
     shown = [(charge, "") for charge in charges]
-    context: dict[str, Any] = {"typed": typed or "", "wrong": "", "charges": shown}
+    context: dict[str, Any] = {
+        "typed": typed or "",
+        "wrong": "",
+        "charges": shown,
+        "charges_most": refused.SHOWN,
+    }
     cap = read_cap(typed or "")
     if not (typed or "").strip():
         return context

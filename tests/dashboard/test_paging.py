@@ -6,10 +6,20 @@ from urllib.parse import quote
 
 import pytest
 
-from agentstate.store.commands import Charge, CreateBudget, NewBudget, Spend
-from agentstate.store.errors import StaleFence
+from agentstate.store.commands import Charge, CreateBudget, NewBudget, SetCheckpoint, Spend
+from agentstate.store.errors import BudgetExhausted, StaleFence
 from agentstate.store.models import OperatorAction
-from dashboard.queries import actions, leases, ledgers, runs, story
+from dashboard.queries import (
+    actions,
+    budgets,
+    leases,
+    ledgers,
+    refused,
+    runs,
+    story,
+    system,
+    workers,
+)
 from tests.dashboard.reading import Page
 from tests.store.asking import ANA, SENIOR, Asking
 
@@ -231,3 +241,41 @@ def test_a_table_without_pages_says_when_it_shows_the_newest_alone(
     page = Page(viewer.get(address))
     assert said in page.text
     assert "The newest 2 are shown" in page.text
+
+
+def test_a_table_of_a_board_says_when_it_shows_some_alone(store, viewer, monkeypatch):
+    """S-711: fifty budgets that are nearly used up, or fifty refused charges, looked like all."""
+    for key in ("a", "b"):
+        store.create(key, budgets=(NewBudget(name="tokens", cap=10),))
+        store.spend(key, 9, budget="tokens")
+        with pytest.raises(BudgetExhausted):
+            store.spend(key, 5, budget="tokens")
+        lease = store.hold(key, f"w-{key}")
+        store.as_caller(SENIOR).reclaim(
+            f"run:{key}", token=lease.token, owner=f"w-{key}", force=True
+        )
+        with pytest.raises(StaleFence):
+            store.append(key, fence=lease.token)
+        store.ask(SetCheckpoint(consumer=f"c-{key}", position=0))
+    said = {
+        "/budgets": ["The fullest 2 are shown", "The newest 2 are shown"],
+        "/runs/a/budgets/tokens": ["The newest 1 are shown"],
+        "/workers": ["The newest 2 are shown"],
+        "/system": ["The first 2 are shown"],
+    }
+    assert not any(
+        words in Page(viewer.get(address)).text for address, all_ in said.items() for words in all_
+    )
+    for module, name in (
+        (budgets, "NEAR_SHOWN"),
+        (refused, "SHOWN"),
+        (workers, "OVERTAKEN_SHOWN"),
+        (system, "CONSUMERS_SHOWN"),
+    ):
+        monkeypatch.setattr(module, name, 2)
+    for address, all_ in said.items():
+        if address.startswith("/runs"):
+            monkeypatch.setattr(refused, "SHOWN", 1)
+        page = Page(viewer.get(address))
+        assert [words for words in all_ if words not in page.text] == [], address
+        monkeypatch.setattr(refused, "SHOWN", 2)
