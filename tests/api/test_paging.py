@@ -279,3 +279,16 @@ def test_every_open_proposal_is_in_the_list(api):
 
     assert sorted(told) == sorted(f"u-{n}" for n in range(made))
     assert f"the newest 50 of {made}" in page.text
+
+
+def test_the_same_filter_in_another_order_is_the_same_list(api):
+    """S-712: its cursor was refused, as one of another list."""
+    for n in range(3):
+        api.create(f"r-{n}")
+    at = api.get("/runs?limit=1&status=pending&status=running")["next"]
+    for same in ("status=running&status=pending", "status=pending&status=running&status=pending"):
+        assert [r["key"] for r in api.get(f"/runs?limit=9&{same}&cursor={at}")["items"]] == [
+            "r-1",
+            "r-0",
+        ]
+    assert api.get(f"/runs?limit=9&status=pending&cursor={at}").refused == (422, "invalid")
