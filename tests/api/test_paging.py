@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from agentstate.store import deliveries, feed
+from agentstate.store import deliveries, export, feed
 from agentstate.store.proposals import PROPOSALS_MAX
 from tests.api.asking import Answer, Api, new_key
 from tests.api.test_targets import make
@@ -292,3 +292,17 @@ def test_the_same_filter_in_another_order_is_the_same_list(api):
             "r-0",
         ]
     assert api.get(f"/runs?limit=9&status=pending&cursor={at}").refused == (422, "invalid")
+
+
+def test_a_head_of_an_export_reads_no_event(api, django_assert_max_num_queries, monkeypatch):
+    """S-713: the whole history was read and written out, for nobody."""
+    api.create()
+    monkeypatch.setattr(export, "PAGE", 1)
+    for _ in range(20):
+        api.append()
+    with django_assert_max_num_queries(15):
+        head = api.send("HEAD", "/runs/42/export", content_type="")
+    whole = api.get("/runs/42/export")
+    assert (head.status, head.text) == (200, "")
+    assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+    assert whole.text.count("\n") > 20
