@@ -14,7 +14,7 @@ from typing import Any
 
 import ninja.errors
 from django.core.exceptions import SuspiciousOperation
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, URLResolver
 
@@ -143,6 +143,8 @@ def _drop_content(response: HttpResponseBase) -> None:
     if hasattr(response, "content"):
         response.headers.setdefault("Content-Length", str(len(response.content)))
         response.content = b""
+    elif isinstance(response, StreamingHttpResponse):
+        response.streaming_content = ()  # what it would have read of the store is not read
 
 
 def answer_to(request: HttpRequest, raised: Exception | type[Exception]) -> HttpResponse:

@@ -210,7 +210,8 @@ def list_runs(request: WorkerRequest, wanted: Query[RunsWanted]) -> HttpResponse
 
     next, prev: cursors for the same list; null where it ends. q: part of the key or task.
     """
-    of = wanted.model_dump(exclude={"cursor", "limit"})
+    # In whichever order, and however often, a status is named: it is the same list.
+    of = wanted.model_dump(exclude={"cursor", "limit"}) | {"status": sorted(set(wanted.status))}
     page = reads.runs(
         wanted=wanted.filter(), limit=wanted.limit, place=read_cursor(wanted.cursor, of=of)
     )

@@ -12,7 +12,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -41,7 +41,8 @@ from agentstate.store.delivering import (
     message_of,
     trial_message,
 )
-from agentstate.store.ids import uuid7
+from agentstate.store.errors import Invalid
+from agentstate.store.ids import made_at, uuid7
 from agentstate.store.payloads import write
 from agentstate.store.quiet import (
     DROPPED_THEN,
@@ -476,8 +477,9 @@ FROM agentstate_delivery d
 """
 READ = f"""{_LOG}
 WHERE (%(target)s::text IS NULL OR d.target = %(target)s)
-    AND (%(before)s::uuid IS NULL OR (d.created_at, d.id) <
-        (SELECT b.created_at, b.id FROM agentstate_delivery b WHERE b.id = %(before)s))
+    AND (%(before)s::uuid IS NULL OR (d.created_at, d.id) < (
+        SELECT coalesce(b.created_at, %(made_before)s::timestamptz), %(before)s::uuid
+        FROM (VALUES (1)) AS one (n) LEFT JOIN agentstate_delivery b ON b.id = %(before)s))
 ORDER BY d.created_at DESC, d.id DESC LIMIT %(limit)s
 """
 READ_ONE = f"{_LOG} WHERE d.id = %(id)s"
@@ -486,11 +488,16 @@ READ_ONE = f"{_LOG} WHERE d.id = %(id)s"
 def read(
     *, target: str | None = None, before: str | None = None, limit: int = ROWS_READ
 ) -> list[Delivery]:
-    """The newest deliveries. before: the id of the last one that was read, to go on from there."""
+    """The newest deliveries. before: the id of the last one that was read, to go on from there,
+    also when it is not kept any more. Raises Invalid for a text that is no id of a delivery.
+    """
     at = read_id(before) if before is not None else None
-    if before is not None and at is None:
-        return []
-    values = {"target": target, "before": at, "limit": limit}
+    values = {
+        "target": target,
+        "before": at,
+        "made_before": None if before is None else _made_before(at),
+        "limit": limit,
+    }
     with connection.cursor() as cursor:
         cursor.execute(READ, values)
         return [_line(row) for row in cursor.fetchall()]
@@ -513,6 +520,17 @@ def read_id(text: str) -> UUID | None:
     if len(digits) != 32 or text == digits or set(digits) - set("0123456789abcdef"):
         return None
     return UUID(digits)
+
+
+def _made_before(delivery: UUID | None) -> datetime:
+    """When one was made at the latest, by its id: of what is older than a deleted one none is lost.
+    Raises Invalid."""
+    try:
+        if delivery is not None:
+            return made_at(delivery) + timedelta(milliseconds=1)
+    except OverflowError:
+        pass
+    raise Invalid("before", "the id of a delivery, as `next` of the page before tells it")
 
 
 def _line(row: Sequence[Any]) -> Delivery:

@@ -22,7 +22,6 @@ from agentstate.store.rules import names
 PROPOSAL_SECONDS = 3_600
 # By one key in that time: a program that asks for everything shall not fill the audit.
 PROPOSALS_MAX = 30
-OPEN_SHOWN = 50
 PROPOSED, DECLINED = "lease.reclaim-proposed", "lease.proposal-declined"
 
 

@@ -16,7 +16,6 @@ from django.db import connection
 
 from agentstate.store.proposals import (
     DECLINED,
-    OPEN_SHOWN,
     PROPOSAL_SECONDS,
     PROPOSED,
     ProposalRow,
@@ -68,14 +67,15 @@ def read(cursor: Any, *, units: Collection[str], makers: Collection[str] = ()) -
     return Proposed(by_unit=dict(by_unit), made=made)
 
 
-def read_open(*, limit: int = OPEN_SHOWN) -> list[OpenProposal]:
-    """Those that a person can still confirm or decline, the newest first."""
+def read_open() -> list[OpenProposal]:
+    """Those that a person can still confirm or decline, the newest first: all of them, which is at
+    most PROPOSALS_MAX of each key."""
     with connection.cursor() as cursor:
         cursor.execute(READ, OF_ALL)
-        return open_of(cursor.fetchall(), limit=limit)
+        return open_of(cursor.fetchall())
 
 
-def open_of(found: Iterable[Sequence[Any]], *, limit: int = OPEN_SHOWN) -> list[OpenProposal]:
+def open_of(found: Iterable[Sequence[Any]]) -> list[OpenProposal]:
     """The same, of the rows that READ found; a moment in them may be its text."""
     told = list(found)
     holders = {unit: (owner, token, live) for _, _, unit, *_, owner, token, live in told}
@@ -84,7 +84,7 @@ def open_of(found: Iterable[Sequence[Any]], *, limit: int = OPEN_SHOWN) -> list[
         for row in _rows(told)
         if row.declined_by is None and holders[row.unit][:2] == (row.owner, row.token)
     ]
-    return still[::-1][:limit]
+    return still[::-1]
 
 
 def find(unit: str, proposal: UUID) -> ProposalRow | None:

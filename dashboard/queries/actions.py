@@ -90,7 +90,9 @@ SELECT count(*) FROM (
 
 
 def read_page(wanted: AuditFilter | OfRun, *, after: str = "", before: str = "") -> Page:
-    """A page of the list; after, before: places. Raises BadCursor, TooSlow."""
+    """A page of the list; after, before: places. Where no full page is newer than `before` it is
+    the first page, so that the way back ends with that. Raises BadCursor, TooSlow.
+    """
     with timed("rows") as outcome:
         try:
             with at_most(PAGE_MS):
@@ -98,14 +100,12 @@ def read_page(wanted: AuditFilter | OfRun, *, after: str = "", before: str = "")
         except TooSlow:
             outcome.append(TIMED_OUT)
             raise
+    if before and len(rows) <= PAGE_ROWS:
+        return read_page(wanted)
     more, rows = len(rows) > PAGE_ROWS, rows[:PAGE_ROWS]
     if before:
         rows.reverse()
-        return Page(
-            rows=rows,
-            newer=rows[0].place if rows and more else None,
-            older=rows[-1].place if rows else None,
-        )
+        return Page(rows=rows, newer=rows[0].place, older=rows[-1].place)
     return Page(
         rows=rows,
         newer=rows[0].place if rows and after else None,

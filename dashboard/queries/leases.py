@@ -38,8 +38,8 @@ PAGE_ROWS = 50
 LAPSED_SHOWN, LAPSED_SHOWN_ALONE = 50, 200
 URGENT_SHOWN = 50
 BADGE_MAX = 99
-UNIT_REFUSALS_SHOWN = 50
-TERMS_SHOWN = 50
+# Of a unit: of its terms, of what operators did and of what was refused, each.
+TERMS_SHOWN = UNIT_REFUSALS_SHOWN = 50
 STRIP_SECONDS = 120
 STRIP_LEASES_MAX = 500
 SALT = "leases"
@@ -102,6 +102,11 @@ class Board:
     def held_total(self) -> int:
         return sum(self.totals[state] for state in STATES[1:])
 
+    @property
+    def urgent_left_out(self) -> int:
+        """How many late and silent ones there are beyond those on top."""
+        return max(0, self.totals["late"] + self.totals["silent"] - URGENT_SHOWN)
+
 
 def held() -> QuerySet[Lease]:
     return Lease.objects.filter(token__isnull=False)
@@ -127,14 +132,14 @@ def read_board(*, now: datetime, owner: str = "", after: str = "", only: str = "
 def _lists(
     found: QuerySet[Lease], state: dict[str, Q], *, after: str, only: str
 ) -> tuple[QuerySet[Lease], QuerySet[Lease], QuerySet[Lease]]:
-    """The lapsed ones, the late and silent ones, and one more than a page of the others."""
+    """The lapsed ones, the first of the late and silent ones, and one more than a page of the
+    others, or of the only state that is asked for."""
     lapsed = found.filter(state["lapsed"]) if only in ("", "lapsed") else found.none()
-    urgent = found.filter(state["late"] | state["silent"] if only in ("", "live") else state[only])
-    page = found.filter(state["live"]) if only in ("", "live") else found.none()
+    urgent = found.filter(state["late"] | state["silent"]) if not only else found.none()
+    page = found.filter(state[only or "live"]) if only != "lapsed" else found.none()
     if after:
         at, unit = cursors.read(after, salt=SALT)
         page = page.filter(Q(expires_at__gt=at) | Q(expires_at=at, unit__gt=unit))
-    if after or only in ("lapsed", "live"):
         urgent = found.none()
     shown = LAPSED_SHOWN_ALONE if only else LAPSED_SHOWN
     order = ("expires_at", "unit")

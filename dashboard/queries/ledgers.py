@@ -448,10 +448,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Lines, newest first. older: the place to go on from, if there are more."""
+    """Lines, newest first. older: the place to go on from, if there are more. damaged: the place
+    that was asked for is none of this ledger."""
 
     lines: list[Entry]
     older: str | None
+    damaged: bool = False
 
 
 # One order over a budget and its slots: by time, then slot, then number. Within the slot of the
@@ -477,9 +479,7 @@ def read_ledger(
     """A page of the ledger, newest first; of a part of the time alone. Raises cursors.BadCursor."""
     facts: dict[str, Any] = {"at": now + timedelta(days=1), "slot": SLOT_MAX, "n": NEVER}
     if after:
-        at, tie = cursors.read(after, salt=SALT)
-        slot, _, number = tie.partition(":")
-        facts = {"at": at, "slot": int(slot), "n": int(number)}
+        facts = read_place(budget, after)
     since, until = (part.since, part.until) if part else (now, now)
     spans = read_spans(budget, since=since, until=until)
     firsts = [span.first if part else 1 for span in spans]
@@ -491,9 +491,23 @@ def read_ledger(
         rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     lines = [Entry(run=row.pop("key"), **row) for row in rows[:PAGE_ROWS]]
     last = lines[-1] if len(rows) > PAGE_ROWS else None
-    return Ledger(lines=lines, older=_place(last) if last else None)
+    slot = -1 if last is None or last.slot is None else last.slot
+    older = write_place(budget, last.at, slot=slot, n=last.n) if last else None
+    return Ledger(lines=lines, older=older)
 
 
-def _place(entry: Entry) -> str:
-    slot = -1 if entry.slot is None else entry.slot
-    return cursors.write(entry.at, f"{slot}:{entry.n}", salt=SALT)
+def write_place(budget: UUID, at: datetime, *, slot: int, n: int) -> str:
+    """The place of a line, good for the ledger of this budget alone: numbers count within one.
+    slot: -1 for a line of the budget itself."""
+    return cursors.write(at, f"{slot}:{n}", salt=_salt(budget))
+
+
+def read_place(budget: UUID, text: str) -> dict[str, Any]:
+    """at, slot and n of a place. Raises cursors.BadCursor."""
+    at, tie = cursors.read(text, salt=_salt(budget))
+    slot, _, number = tie.partition(":")
+    return {"at": at, "slot": int(slot), "n": int(number)}
+
+
+def _salt(budget: UUID) -> str:
+    return f"{SALT}.{budget.hex}"

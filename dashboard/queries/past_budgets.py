@@ -13,7 +13,7 @@ from agentstate.store import reads, rowsql
 from agentstate.store.models import Run
 from agentstate.store.payloads import moment
 from agentstate.store.reads import BudgetView, SlotView
-from dashboard import cursors, forecast, moments
+from dashboard import forecast, moments
 from dashboard.forecast import Burn
 from dashboard.moments import AsOf, Beside, Moment, NotThen
 from dashboard.queries import holds, ledgers
@@ -314,11 +314,13 @@ def _sum(lines: list[Line], cut: bool) -> Sums:
 
 def read_ledger(past: PastBudget, *, after: str = "", part: Window | None = None) -> ledgers.Ledger:
     """A page of the ledger, newest first, from the last line by then; of a part of the time alone.
-    Raises cursors.BadCursor.
+    A place of later than that is that one. Raises cursors.BadCursor.
     """
     budget = past.view.budget.id
+    if after and ledgers.read_place(budget, after)["at"] > past.at:
+        after = ""
     if not after and len(past.lines) == 1:
         # Of one ledger the line is known: nothing that came later is read over.
-        after = cursors.write(past.at, f"-1:{past.lines[budget] + 1}", salt=ledgers.SALT)
+        after = ledgers.write_place(budget, past.at, slot=-1, n=past.lines[budget] + 1)
     # Without a place it begins a day after `now`, whatever was written meanwhile.
     return ledgers.read_ledger(budget, now=past.at - timedelta(days=1), after=after, part=part)

@@ -104,10 +104,11 @@ def read_page(
     """A page of rows, newest first; after: towards older ones, before: towards newer ones.
 
     A dear search goes only so far (search.py): then the page says to where, and the place beyond
-    is where it goes on. Raises cursors.BadCursor, and TooSlow after 5 s.
+    is where it goes on. Where no full page is newer than `before` it is the first page, so that the
+    way back ends with that. Raises cursors.BadCursor, and TooSlow after 5 s.
     """
     newer = bool(before)
-    start = beyond(after or before, newer=newer) if after or before else Q()
+    start = beyond(before or after, newer=newer) if after or before else Q()
     order = ("created_at", "id") if newer else ("-created_at", "-id")
     with at_most(ROWS_MS):
         stop = reach(wanted, now=now, start=start, newer=newer)
@@ -119,6 +120,8 @@ def read_page(
         if newer:
             runs.reverse()
         lines = describe(runs, now=now)
+    if newer and not more and stop is None:
+        return read_page(wanted, now=now, rows=rows)
     stop = None if more else stop
     edge = place(runs[0 if newer else -1]) if more else stop.place if stop else None
     back = place(runs[-1 if newer else 0]) if runs else None

@@ -31,6 +31,11 @@ class FeedState:
     def capped(self) -> bool:
         return self.waiting >= OUTBOX_COUNT_MAX
 
+    @property
+    def consumers_most(self) -> int:
+        """So many are shown."""
+        return CONSUMERS_SHOWN
+
 
 FEED = """
 SELECT coalesce((SELECT position FROM agentstate_feedhead), 0),

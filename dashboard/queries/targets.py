@@ -7,6 +7,7 @@ from datetime import datetime
 
 from agentstate.store import bounds, deliveries, targets
 from agentstate.store.deliveries import Delivery
+from agentstate.store.errors import Invalid
 from agentstate.store.targets import Target
 from dashboard.queries.clock import database_now
 
@@ -32,10 +33,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """older: the id to read on from, if there are more."""
+    """older: the id to read on from, if there are more. damaged: what was asked for is no id."""
 
     lines: list[Line]
     older: str | None
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,16 @@ def read(*, before: str | None = None) -> Board:
 
 
 def read_log(*, target: str | None = None, before: str | None = None) -> Log:
-    found = deliveries.read(target=target, before=before, limit=LOG_ROWS + 1)
+    damaged = False
+    try:
+        found = deliveries.read(target=target, before=before, limit=LOG_ROWS + 1)
+    except Invalid:
+        found, damaged = deliveries.read(target=target, limit=LOG_ROWS + 1), True
     shown = found[:LOG_ROWS]
     older = shown[-1].id if len(found) > LOG_ROWS else None
     known = titles()
-    return Log(lines=[read_line(delivery, known) for delivery in shown], older=older)
+    lines = [read_line(delivery, known) for delivery in shown]
+    return Log(lines=lines, older=older, damaged=damaged)
 
 
 def titles() -> dict[str, str]:

@@ -57,7 +57,12 @@ def read(request: ConsoleRequest, wanted: AuditFilter) -> dict[str, Any]:
         return {"found": None, "reason": "slow"}
     except cursors.BadCursor:
         return {"found": queries.read_page(wanted), "reason": "cursor", "is_first": True}
-    return {"found": found, "reason": "", "is_first": not after and not found.newer}
+    is_end = bool(after and not before and not found.rows)
+    return {
+        "found": found,
+        "reason": "end" if is_end else "",
+        "is_first": not after and not found.newer,
+    }
 
 
 @require_safe

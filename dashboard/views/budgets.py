@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -64,6 +64,8 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "after": after,
         "panels": panels,
         "percent": queries.NEAR_PERCENT,
+        "near_most": queries.NEAR_SHOWN,
+        "charges_most": refused.SHOWN,
         "stranded": stranded.shown(stuck.holds, now) if stuck else [],
         "refused": [(charge, "") for charge in panels["refused"].found or []],
     }
@@ -231,14 +233,14 @@ def _read_ledger(row: BudgetRow, now: datetime, after: str, part: Window | None)
     try:
         return ledgers.read_ledger(row.id, now=now, after=after, part=part)
     except cursors.BadCursor:
-        return ledgers.read_ledger(row.id, now=now, part=part)
+        return replace(ledgers.read_ledger(row.id, now=now, part=part), damaged=True)
 
 
 def _read_past_ledger(then: PastBudget, after: str, part: Window | None) -> ledgers.Ledger:
     try:
         return past_queries.read_ledger(then, after=after, part=part)
     except cursors.BadCursor:
-        return past_queries.read_ledger(then, part=part)
+        return replace(past_queries.read_ledger(then, part=part), damaged=True)
 
 
 # --- another cap ---------------------------------------------------------------------------------
@@ -294,7 +296,12 @@ def what_if(
     """The refused charges, and what another cap would have done to each, if one was asked for."""
     charges = (turned_away.found.charges if turned_away.found else [])[: refused.SHOWN]
     shown = [(charge, "") for charge in charges]
-    context: dict[str, Any] = {"typed": typed or "", "wrong": "", "charges": shown}
+    context: dict[str, Any] = {
+        "typed": typed or "",
+        "wrong": "",
+        "charges": shown,
+        "charges_most": refused.SHOWN,
+    }
     cap = read_cap(typed or "")
     if not (typed or "").strip():
         return context

@@ -224,9 +224,11 @@ def _picked(request: ConsoleRequest) -> list[Picked] | None:
 def show(request: ConsoleRequest) -> HttpResponseBase:
     """All of them, the newest first; `before`: the one to go on from."""
     now = database_now()
-    before = read_id(request.GET.get("before", ""))
+    text = request.GET.get("before", "")
+    before = read_id(text)
     found = read_panels({"list": partial(queries.read_list, now=now, before=before)})["list"]
-    context = {"now": now, "panel": found, "found": found.found}
+    damaged = bool(text) and before is None
+    context = {"now": now, "panel": found, "found": found.found, "damaged": damaged}
     parts = is_partial(request, "bulks")
     return render(request, "bulk/board.html" if parts else "bulk/list.html", context)
 

@@ -49,10 +49,11 @@ def refreshed(owner: str, after: str, only: str) -> dict[str, Any] | None:
     """What a refresh of the board shows, in few statements; None if that took too long: then each
     panel is read by itself, and fails alone."""
     read = partial(queries.read_refreshed, owner=owner, only=only)
+    damaged = False
     try:
         found = read_panel(partial(read, after=after)).found
     except cursors.BadCursor:
-        found, after = read_panel(read).found, ""
+        found, after, damaged = read_panel(read).found, "", True
     if found is None:
         return None
     board, strip, sweep = (Panel(found=one) for one in (found.board, found.strip, found.sweep))
@@ -62,6 +63,7 @@ def refreshed(owner: str, after: str, only: str) -> dict[str, Any] | None:
         "board": found.board,
         "owner": owner,
         "after": after,
+        "damaged": damaged,
         "only": only,
         "strip": strip,
         "sweep": sweep,
@@ -94,16 +96,18 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         "sweep": queries.read_last_sweep,
         "proposals": proposed.read_open,
     }
+    damaged = False
     try:
         panels = read_panels({"board": partial(board, after=after)} | beside)
     except cursors.BadCursor:
-        panels, after = read_panels({"board": board} | beside), ""
+        panels, after, damaged = read_panels({"board": board} | beside), "", True
     context = {
         "now": now,
         "panel": panels["board"],
         "board": panels["board"].found,
         "owner": owner,
         "after": after,
+        "damaged": damaged,
         "only": only,
         "strip": panels["strip"],
         "sweep": panels["sweep"],
@@ -180,6 +184,7 @@ def describe(request: ConsoleRequest, story: UnitStory) -> dict[str, Any]:
     held, live = story.state != "free", story.state in ("live", "late")
     return {
         "story": story,
+        "most": queries.TERMS_SHOWN,
         "unit": story.unit,
         "run": story.run,
         "lease": lease,

@@ -185,7 +185,7 @@ def read(request: ConsoleRequest, shown: Listing, now: datetime) -> dict[str, An
     except cursors.BadCursor:
         found = queries.read_page(wanted, now=now)
         return show_page(found, wanted) | {"reason": "cursor", "is_first": True}
-    reason = "" if found.lines else why_empty(found, wanted)
+    reason = "" if found.lines else why_empty(found, wanted, further=bool(after and not before))
     return show_page(found, wanted) | {
         "reason": reason,
         "is_first": not after and not found.newer,
@@ -214,10 +214,12 @@ def summarise(lines: Iterable[queries.Line], wanted: Filter) -> dict[UUID, SafeS
     }
 
 
-def why_empty(found: queries.Page, wanted: Filter) -> str:
-    """Which of the texts an empty list gets."""
+def why_empty(found: queries.Page, wanted: Filter, *, further: bool = False) -> str:
+    """Which of the texts an empty list gets. further: it is a page after another."""
     if found.searched_to is not None:
         return "searched"
+    if further:
+        return "end"
     if not queries.any_run():
         return "none"
     return "window" if {c.field for c in wanted.clauses} == {"since"} else "filtered"

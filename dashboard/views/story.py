@@ -162,29 +162,35 @@ def read_tab(request: ConsoleRequest, head: Head, context: dict[str, Any]) -> di
         case "state":
             return states.read_tab(request, head)
         case "ownership":
-            return {"ownership": list(enumerate(queries.read_terms(head)))[::-1]}
+            terms = list(enumerate(queries.read_terms(head)))[::-1]
+            return {"ownership": terms, "most": queries.TERMS_SHOWN}
         case "refused":
-            return {"refusals": queries.read_refusals(run.id, until=head.until)}
+            refused = queries.read_refusals(run.id, until=head.until)
+            return {"refusals": refused, "most": queries.ROWS_SHOWN}
         case "budget":
-            return {"ledger": queries.read_ledger(head.budgets, until=head.until)}
+            ledger = queries.read_ledger(head.budgets, until=head.until)
+            return {"ledger": ledger, "most": queries.ROWS_SHOWN}
         case "audit":
-            return {"audit": read_audit(request, OfRun(run=run.id, until=head.until))}
+            return read_audit(request, OfRun(run=run.id, until=head.until))
         case _:
             shown = events.read_list(request, head, context)
             return shown | events.open_event(request, head)
 
 
-def read_audit(request: ConsoleRequest, wanted: OfRun) -> actions.Page | None:
-    """A page of what was done to it and refused, the newest without a place that is understood;
-    None when that took too long."""
+def read_audit(request: ConsoleRequest, wanted: OfRun) -> dict[str, Any]:
+    """A page of what was done to it and refused, the newest without a place that is understood
+    (damaged); None when that took too long."""
     after, before = request.GET.get("audit_after", ""), request.GET.get("audit_before", "")
+    damaged = False
     try:
         try:
-            return actions.read_page(wanted, after=after, before=before)
+            found = actions.read_page(wanted, after=after, before=before)
         except BadCursor:
-            return actions.read_page(wanted)
+            found, damaged = actions.read_page(wanted), True
     except TooSlow:
-        return None
+        return {"audit": None}
+    is_end = bool(after and not before and not damaged and not found.rows)
+    return {"audit": found, "damaged": damaged, "is_end": is_end}
 
 
 @require_safe

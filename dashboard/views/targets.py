@@ -35,6 +35,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     """All targets, and the log; `before`: the delivery to go on from."""
     board = queries.read(before=request.GET.get("before") or None)
     context = {
+        "damaged": board.log.damaged,
         "now": board.now,
         "board": board,
         "wants": {target.name: queries.wants(target) for target in board.targets},
@@ -67,7 +68,8 @@ def _of_one(request: ConsoleRequest, target: Target) -> dict[str, Any]:
         "target": target,
         "wants": queries.wants(target),
         **_quiet(target),
-        "log": queries.read_log(target=target.name, before=before),
+        "log": (log := queries.read_log(target=target.name, before=before)),
+        "damaged": log.damaged,
         "actions": _actions(request),
     }
 

@@ -38,6 +38,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     context = {
         "now": now,
         "after": after,
+        "overtaken_most": queries.OVERTAKEN_SHOWN,
         "panels": panels,
         "verdicts": {draining: verdicts(request, draining=draining) for draining in (True, False)},
     }

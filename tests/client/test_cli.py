@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from agentstate_client import BudgetExhausted, Charge, Client, Event, NewBudget, RawJSON
-from agentstate_client.cli import asking, main
+from agentstate_client.cli import asking, commands, main
 from agentstate_client.testing import Server, running_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -189,6 +189,36 @@ def test_all_pages_are_read_when_all_are_asked_for(worker, run, monkeypatch):
         client.create(task="many", key=f"m-{number}")
     assert len(documents(run("runs", "--json", "--limit", "0"))) == 5
     assert len(documents(run("runs", "--json", "--limit", "3"))) == 3
+
+
+def test_a_list_that_goes_on_beyond_its_limit_says_so(worker, run):
+    """S-709 (docs/sweeps.md): the first fifty of any number looked like all of them."""
+    client = worker("w-1")
+    client.create(task="t", key="m-1", budgets=[NewBudget("tokens", cap=100)])
+    client.create(task="t", key="m-2")
+    client.run("m-1").budget("tokens").spend(1)
+    said = "these are the first 1; --limit 0 shows all"
+    for asked in (["runs"], ["spend", "m-1", "--ledger", "tokens"]):
+        assert said in run(*asked, "--limit", "1").stderr
+        assert run(*asked, "--limit", "2").stderr == ""
+        assert run(*asked, "--limit", "0", "--json").stderr == ""
+
+
+def test_the_ledger_of_a_split_budget_is_read_to_its_end(server, run, monkeypatch):
+    """S-710 (docs/sweeps.md): beyond its first page it was refused, for want of a cursor."""
+    monkeypatch.setattr(commands, "PAGE_ROWS", 2)
+    with httpx.Client(
+        base_url=f"{server.url}/api/v1", headers={"Authorization": f"Bearer {server.key}"}
+    ) as api:
+        assert api.post("/budgets", json={"name": "team", "cap": 90, "slots": 3}).is_success
+        for n in range(5):
+            assert api.post("/budgets/team/spend", json={"amount": 1, "id": f"i-{n}"}).is_success
+    asked = ("spend", "--shared", "--ledger", "team", "--json", "--limit")
+    lines = documents(run(*asked, "0"))
+    assert sorted(line["id"] for line in lines if line["id"]) == [f"i-{n}" for n in range(5)]
+    some = run(*asked, "3")
+    assert documents(some) == lines[:3]
+    assert "these are the first 3" in some.stderr
 
 
 def test_leases_are_listed_with_who_holds_them(worker, run):

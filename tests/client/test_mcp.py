@@ -148,6 +148,31 @@ def test_an_assistant_looks_and_proposes_and_reclaims_nothing(server, stuck):
     talk(server, key, about)
 
 
+def test_an_assistant_reads_on_behind_the_first_page(server, stuck):
+    """S-708 (docs/sweeps.md): of shared budgets, and of events the newest first, it could not."""
+    with httpx.Client(
+        base_url=f"{server.url}/api/v1", headers={"Authorization": f"Bearer {server.key}"}
+    ) as api:
+        for name in ("a", "b", "c"):
+            assert api.post("/budgets", json={"name": name, "cap": 1}).is_success
+
+    async def about(session: ClientSession) -> None:
+        first = await ask(session, "read_budgets", limit=2)
+        rest = await ask(session, "read_budgets", limit=2, cursor=first["next"])
+        assert [one["budget"] for one in first["items"] + rest["items"]] == ["a", "b", "c"]
+        assert rest["next"] is None
+        seen, before = [], 0
+        while items := (await ask(session, "read_events", run="42", before=before, limit=2))[
+            "items"
+        ]:
+            seen += [one["seq"] for one in items]
+            before = seen[-1]
+        assert seen == list(range(len(seen), 0, -1))
+        assert len(seen) > 2
+
+    talk(server, server.make_key(["read"]), about)
+
+
 def test_what_is_refused_is_told_without_a_key_in_it(server, stuck):
     key = server.make_key(["read"])
 

@@ -51,6 +51,7 @@ class Store:
         except ValueError as wrong:
             raise Misuse(str(wrong)) from None
         self._url, self._key = url, key
+        self.more = False  # whether the list that was read last goes on beyond its limit
 
     def client(self) -> Client:
         """For what the library does itself: following, the feed, receipts."""
@@ -72,7 +73,7 @@ class Store:
         return _item(self._transport.send(call).text)
 
     def items(self, *path: str, query: Query | None = None, limit: int) -> Iterator[Item]:
-        """Up to `limit` members of a list (0: all), as they come, by its cursors."""
+        """Up to `limit` members of a list (0: all), as they come, by its cursors; then `more`."""
         left, cursor = limit or None, None
         while left is None or left > 0:
             page_rows = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
@@ -85,6 +86,7 @@ class Store:
             yield from found
             left = None if left is None else left - len(found)
             cursor = page["next"]
+            self.more = cursor is not None
             if cursor is None or not found:
                 return
 

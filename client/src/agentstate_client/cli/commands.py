@@ -49,6 +49,7 @@ def runs(options: argparse.Namespace, screen: Screen) -> int:
         found = store.items("runs", query=query, limit=options.limit)
         _list(screen, found, _run_cells, "status", "run", "task", "owner", "left",
               "#seq", "#version", "changed")  # fmt: skip
+        _note_more(store, options)
     return DONE
 
 
@@ -60,6 +61,7 @@ def leases(options: argparse.Namespace, screen: Screen) -> int:
         found = store.items("leases", query=query, limit=options.limit)
         _list(screen, found, _lease_cells, "state", "unit", "owner", "#token", "left",
               "renewed", "#renewals")  # fmt: skip
+        _note_more(store, options)
     return DONE
 
 
@@ -129,6 +131,7 @@ def spend(options: argparse.Namespace, screen: Screen) -> int:
             found = _ledger(store, (*of, options.ledger, "ledger"), options)
             _list(screen, found, _entry_cells, "#n", "kind", "#amount", "#spent", "#reserved",
                   "#cap", "run", "by", "at", "note")  # fmt: skip
+            _note_more(store, options)
             return DONE
         found = (
             store.items(*of, limit=options.limit)
@@ -137,6 +140,7 @@ def spend(options: argparse.Namespace, screen: Screen) -> int:
         )
         _list(screen, found, _budget_cells, "budget", "unit", "#cap", "#spent", "#reserved",
               "#left", "#used", "parent", "")  # fmt: skip
+        _note_more(store, options)
     return DONE
 
 
@@ -228,16 +232,26 @@ def _note_position(store: Store, options: argparse.Namespace, position: int) -> 
 
 
 def _ledger(store: Store, path: tuple[str, ...], options: argparse.Namespace) -> Iterator[Item]:
-    """Lines by their numbers, as many as were asked for."""
-    after, left = 0, options.limit or None
-    while left is None or left > 0:
+    """Lines in their order, as many as were asked for."""
+    on: Query | None = {}
+    left = options.limit or None
+    while on is not None and (left is None or left > 0):
         rows = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
-        found = items_of(store.one(*path, query={"after": after, "limit": rows}).text)
+        page = store.one(*path, query={**on, "limit": rows})
+        found = items_of(page.text)
         yield from found
-        if len(found) < rows:
-            return
-        after = found[-1]["n"]
         left = None if left is None else left - len(found)
+        on = _behind(page, found, rows)
+    if on is not None:
+        store.more = bool(items_of(store.one(*path, query={**on, "limit": 1}).text))
+
+
+def _behind(page: Item, found: list[Item], rows: int) -> Query | None:
+    """What asks for the next lines of a ledger; None at its end. A split budget has several
+    ledgers, so its place is a cursor, as that of every shared one."""
+    if "next" in page.members:
+        return None if page["next"] is None else {"cursor": page["next"]}
+    return {"after": found[-1]["n"]} if len(found) == rows else None
 
 
 def _reclaim_document(options: argparse.Namespace, lease: Item, reason: str) -> dict[str, Any]:
@@ -262,6 +276,11 @@ def _answer(question: str) -> str:
 
 def _is_yes(answer: str) -> bool:
     return answer.lower() in ("y", "yes")
+
+
+def _note_more(store: Store, options: argparse.Namespace) -> None:
+    if store.more:
+        _note(f"these are the first {options.limit}; --limit 0 shows all")
 
 
 def _note(text: str) -> None:

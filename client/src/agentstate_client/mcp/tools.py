@@ -89,25 +89,38 @@ class Tools:
         self,
         run: Run,
         after: Annotated[int, Field(ge=0, description="numbers above this one")] = 0,
+        before: Annotated[int, Field(ge=0, description="numbers below this one; 0: any")] = 0,
         newest_first: bool = True,
         type: Annotated[str, Field(description="only this type, such as tool.returned")] = "",
         limit: Annotated[int, _rows(200)] = 40,
     ) -> str:
-        """A page of a run's numbered events, the last ones first unless told otherwise."""
+        """A page of a run's numbered events, the last ones first unless told otherwise.
+
+        Go on with `before` (the first ones first: `after`) set to the last number that you saw.
+        """
         query: dict[str, str | int | list[str]] = {
             "after": after,
             "order": "newest" if newest_first else "oldest",
             "limit": limit,
         }
+        if before:
+            query["before"] = before
         if type:
             query["type"] = [type]
         return self._list("runs", run, "events", query=query)
 
     def read_budgets(
-        self, run: Annotated[str, Field(description="a run's key; empty: shared budgets")] = ""
+        self,
+        run: Annotated[str, Field(description="a run's key; empty: shared budgets")] = "",
+        limit: Annotated[int, _rows(100)] = 50,
+        cursor: Cursor = "",
     ) -> str:
-        """Budgets with cap, spent, reserved and what is left: of a run, or those of many runs."""
-        return self._list(*(("runs", run, "budgets") if run else ("budgets",)))
+        """Budgets with cap, spent, reserved and what is left: all of a run, or a page of those that
+        many runs share."""
+        if run:
+            return self._list("runs", run, "budgets")
+        place: dict[str, str] = {"cursor": cursor} if cursor else {}
+        return self._list("budgets", query={"limit": limit, **place})
 
     # --- leases -----------------------------------------------------------------------------
 
