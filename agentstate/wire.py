@@ -57,6 +57,8 @@ class Wire(HttpToolsProtocol):
         # What answers at once, and the request that may be for it once its body is there.
         self._shortcut: AtOnce | None = getattr(self.config.app, "at_once", None)
         self._held: tuple[RequestResponseCycle, Any] | None = None
+        # Whose answer comes next; those behind it are in the pipeline.
+        self._active: RequestResponseCycle | None = None
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -124,6 +126,7 @@ class Wire(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Not yet, when it is a request whose body is about to come."""
+        self._active = cycle
         if self._shortcut is not None and cycle is self.cycle and cycle.more_body:
             self._held = cycle, app
         else:
@@ -196,12 +199,30 @@ class Wire(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, refused: Refused) -> None:
-        """The last answer on this connection. While one is on its way there is no place for it."""
+        """The last answer on this connection, unless one before it is still to come: what came
+        whole may have been done, so its answer goes out, and nothing after it."""
         self._is_over = True
         self._stop_waiting()
-        if self.cycle is None or self.cycle.response_complete:
+        self._let_go()
+        last = self._last_whole()
+        if last is not None:
+            last.keep_alive = False
+            return
+        cut = self._active
+        if cut is None or cut.response_complete or not cut.response_started:
             self.transport.write(_written(refused, self.headers or ()))
+        if cut is not None:  # whoever waits for its body is told that it never comes
+            cut.disconnected = True
+            cut.message_event.set()
         self.transport.close()
+
+    def _last_whole(self) -> RequestResponseCycle | None:
+        """The newest request that is there with all of its body and not yet answered."""
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        found = self.pipeline[0][0] if self.pipeline else self._active
+        is_open = found is not None and not found.response_complete and not found.more_body
+        return found if is_open else None
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's, for what is not HTTP."""

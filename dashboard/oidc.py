@@ -32,6 +32,7 @@ from dashboard import tries
 from dashboard.access import ROLES
 from dashboard.pages import circumstances
 from dashboard.tries import OF_A_PROVIDER
+from dashboard.usernames import shaped
 
 # How long what the provider says of itself (its addresses) is taken as said.
 CONFIGURATION_SECONDS = 300.0
@@ -194,7 +195,7 @@ def check_name(request: HttpRequest, sociallogin: Any) -> None:
     name = sociallogin.user.get_username()
     try:
         get_account_adapter(request).clean_username(name, shallow=True)
-        User._meta.get_field("username").clean(name, None)
+        name = sociallogin.user.username = shaped(name)
     except ValidationError:
         raise ImmediateHttpResponse(refused(request, NO_NAME)) from None
     if User.objects.filter(username__iexact=name).exists():

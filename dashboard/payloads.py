@@ -38,9 +38,13 @@ _FILE = re.compile(
 )
 # What agents' editing tools call the text before and after.
 _PAIRS = (("old_str", "new_str"), ("old_string", "new_string"), ("old_text", "new_text"))
-# Controls but tab and line break, what turns the direction of the text after it, half a character.
+# Controls but tab and line break, what turns the direction of the text after it, half a character,
+# and what has no width: an agent reads it, and a person would not know. Not what joins letters and
+# emoji. The tags of a flag (that of Wales is one) are its name.
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
+    "\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f"
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u2028\u2029\ufeff"
+    "\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 
 
@@ -69,6 +73,8 @@ def visible(text: str) -> str:
 
 
 def _sign(char: str) -> str:
+    if len(char) > 1:
+        return char
     code = ord(char)
     return chr(0x2400 + code) if code < 0x20 else f"\u27e8U+{code:04X}\u27e9"
 

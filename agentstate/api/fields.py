@@ -57,7 +57,9 @@ _NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?")
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 # As JSON Schema has it: no control characters, no space at either end.
 _PLAIN, _EDGE = r"[^\u0000-\u001f\u007f-\u009f]", r"[^\u0000-\u001f\u007f-\u009f\s]"
-ONE_LINE = f"^{_EDGE}({_PLAIN}*{_EDGE})?$"
+# And no separator of lines: `\s` has them, so that no edge is one.
+_IN_LINE = r"[^\u0000-\u001f\u007f-\u009f\u2028\u2029]"
+ONE_LINE = f"^{_EDGE}({_IN_LINE}*{_EDGE})?$"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CURSOR = re.compile(r"[!-~]+")
 _OPERATION = re.compile(r"[a-z][a-z_-]{0,63}")

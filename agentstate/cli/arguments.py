@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from agentstate import env, where
 from agentstate.cli import (
@@ -24,7 +25,7 @@ from agentstate.cli import (
     site,
     torture,
 )
-from agentstate.cli.output import CommandFailure, progress
+from agentstate.cli.output import CommandFailure, progress, shown
 
 HOME = where.state_folder() if where.IS_INSTALLED else "var/"
 ABOUT = f"""\
@@ -103,9 +104,16 @@ def in_one_line(error: Exception) -> str:
     return prepared.fault_of_database(error) if prepared else ""
 
 
+class Parser(argparse.ArgumentParser):
+    """One that says what it does not understand without what a terminal would obey."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shown(message))
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands, for `./run --help` as well."""
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = Parser(
         prog=where.COMMAND, description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -184,7 +192,7 @@ def add_user(commands: Commands) -> None:
         description=f"{sentence(about)}. Asks for the password on a terminal; elsewhere, or "
         "with --generate, it makes one and prints it.",
     )  # fmt: skip
-    user.add_argument("--name", required=True, help="the name to log in with")
+    user.add_argument("--name", required=True, type=words, help="the name to log in with")
     user.add_argument("--role", required=True, choices=people.ROLES,
                       help="viewer looks, operator steps in, senior also takes live leases and "
                            "changes caps, admin also makes keys")  # fmt: skip
@@ -200,7 +208,8 @@ def add_user(commands: Commands) -> None:
 def add_key(commands: Commands) -> None:
     about = "make an API key and print it, this once"
     key = commands.add_parser("key", help=about, description=f"{sentence(about)}.")
-    key.add_argument("--name", required=True, help="whose it is, say the fleet's or the host's")
+    key.add_argument("--name", required=True, type=words,
+                     help="whose it is, say the fleet's or the host's")  # fmt: skip
     key.add_argument("--scope", action="append", required=True, choices=people.SCOPES,
                      help="what it may do; repeat it for each (none implies another)")  # fmt: skip
     key.add_argument("--days", type=whole(1, 36_500), metavar="N",
@@ -217,8 +226,10 @@ def add_setup_code(commands: Commands) -> None:
 def add_keys(commands: Commands) -> None:
     about = "list the API keys, or revoke one"
     keys = commands.add_parser("keys", help=about, description=f"{sentence(about)}.")
-    keys.add_argument("--revoke", metavar="NAME", help="end this one: at once, and for good")
-    keys.add_argument("--reason", default="", help="why; it stands in the audit trail")
+    keys.add_argument("--revoke", type=words, metavar="NAME",
+                      help="end this one: at once, and for good")  # fmt: skip
+    keys.add_argument("--reason", type=words, default="",
+                      help="why; it stands in the audit trail")  # fmt: skip
     keys.set_defaults(command=people.keys)
 
 
@@ -271,7 +282,8 @@ def add_restore(commands: Commands) -> None:
     back.add_argument("--end-keys", action="store_true",
                       help="revoke every API key of the backup: one may have leaked since, "
                            "or you cannot tell which were revoked")  # fmt: skip
-    back.add_argument("--reason", default="", help="why; it stands in the audit trail")
+    back.add_argument("--reason", type=words, default="",
+                      help="why; it stands in the audit trail")  # fmt: skip
     back.set_defaults(command=backups.restore)
 
 
@@ -295,7 +307,7 @@ def add_bundle(commands: Commands) -> None:
         "trimmed, reordered or changed; exits non-zero when it is not whole.",
     )  # fmt: skip
     which = made.add_mutually_exclusive_group(required=True)
-    which.add_argument("run", nargs="?", metavar="RUN", help="the run's key")
+    which.add_argument("run", nargs="?", type=words, metavar="RUN", help="the run's key")
     which.add_argument("--check", type=Path, metavar="FILE", help="only look at this file")
     made.add_argument("--since", type=bundles.moment, metavar="TIME",
                       help="what happened from then on (default: the run's beginning)")  # fmt: skip
@@ -494,6 +506,15 @@ def add_tests(commands: Commands) -> None:
     made.add_argument("to", nargs="?", type=Path, default=Path("dist"), metavar="FOLDER",
                       help="where they are put (default dist/)")  # fmt: skip
     made.set_defaults(command=checks.wheels)
+
+
+def words(text: str) -> str:
+    """A type for argparse: a text. What the shell hands over may be any octets."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("these octets are no UTF-8") from None
+    return text
 
 
 def whole(at_least: int, at_most: int) -> Callable[[str], int]:

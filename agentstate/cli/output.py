@@ -1,7 +1,14 @@
 """What the commands say on the terminal: results to stdout, everything about the way to stderr."""
 
+import re
 import sys
 from datetime import datetime
+
+# What moves a terminal's cursor, changes its colours or turns its text: a name that somebody typed,
+# or that stands in a file, may have it. Line ends stay: what is told may have several lines.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class CommandFailure(Exception):
@@ -12,9 +19,14 @@ class CommandFailure(Exception):
         self.code = code
 
 
+def shown(text: str) -> str:
+    """The text for a terminal: what could act on it is its escape."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def progress(text: str) -> None:
     """One line about what is going on, to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)
 
 
 def event(text: str) -> None:

@@ -24,14 +24,15 @@ def user(options: argparse.Namespace) -> int:
     is_made_up = options.generate or not sys.stdin.isatty()
     with ready_database():
         refuse_unless_meant(options)
-        password = make_password() if is_made_up else ask_password(options.name)
+        name = name_of(options.name)
+        password = make_password() if is_made_up else ask_password(name)
         is_new = save_user(
-            name=options.name,
+            name=name,
             role=options.role,
             password=password,
             drop_second_step=options.drop_second_step,
         )
-    progress(f"{'made' if is_new else 'changed'} {options.name}, {options.role}")
+    progress(f"{'made' if is_new else 'changed'} {name}, {options.role}")
     if is_made_up:
         result(password)
     return 0
@@ -47,6 +48,21 @@ def refuse_unless_meant(options: argparse.Namespace) -> None:
             f"there is a person {options.name} already. --reset gives them the role {options.role}"
             " and a new password, and ends their sessions"
         )
+
+
+def name_of(typed: str) -> str:
+    """Of whoever has it, or as somebody new has it. Raises CommandFailure for none."""
+    from django.contrib.auth.models import User
+    from django.core.exceptions import ValidationError
+
+    from dashboard.usernames import new_name
+
+    if typed.isprintable() and User.objects.filter(username=typed).exists():
+        return typed
+    try:
+        return new_name(typed)
+    except ValidationError as refused:
+        raise CommandFailure(f"the name {typed!r}: {' '.join(refused.messages)}") from None
 
 
 def setup_code(options: argparse.Namespace) -> int:
@@ -92,7 +108,6 @@ def save_user(*, name: str, role: str, password: str, drop_second_step: bool = F
     or not done.
     """
     from django.contrib.auth.models import Group, User
-    from django.core.exceptions import ValidationError
     from django.db import transaction
 
     from agentstate import store
@@ -100,11 +115,7 @@ def save_user(*, name: str, role: str, password: str, drop_second_step: bool = F
     from dashboard.sessions import end_sessions
 
     with transaction.atomic():
-        person, is_new = User.objects.get_or_create(username=name)
-        try:
-            User._meta.get_field("username").clean(name, person)
-        except ValidationError as refused:
-            raise CommandFailure(f"the name {name!r}: {' '.join(refused.messages)}") from None
+        person, is_new = User.objects.get_or_create(username=name_of(name))
         was = {} if is_new else facts(person)
         person.is_active = True
         person.set_password(password)

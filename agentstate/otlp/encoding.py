@@ -22,6 +22,8 @@ PROTOBUF, JSON = "application/x-protobuf", "application/json"
 # Of a body once it is unpacked, and of the spans in it. SDKs send 512 at a time, collectors 8192.
 BYTES_MAX = 16 * 1024 * 1024
 SPANS_MAX = 10_000
+# Of a body's gzip. One is usual; each costs time, however little is in it.
+MEMBERS_MAX = 1_000
 # Of an attribute's value: deeper ones are told as the text of their JSON.
 LEVELS_MAX = 24
 # Not a field of the protocol's answers, but what each refusal's body is: google.rpc.Status.message.
@@ -57,7 +59,7 @@ class Span:
 
 
 def unpacked(body: bytes, content_encoding: str) -> bytes:
-    """The body without its gzip. Raises Malformed, TooLarge: no more than the limit is unpacked."""
+    """The body without its gzip. Raises Malformed, TooLarge: no more is unpacked than is taken."""
     if content_encoding in ("", "identity"):
         return body
     pieces, size, left = [], 0, body
@@ -75,6 +77,9 @@ def unpacked(body: bytes, content_encoding: str) -> bytes:
             raise Malformed("the gzip of the body ends too early")
         pieces.append(piece)
         left = unpacker.unused_data
+        if left and len(pieces) == MEMBERS_MAX:
+            text = f"the gzip of a body has at most {MEMBERS_MAX} members"
+            raise TooLarge(text, limit=MEMBERS_MAX, actual=None)
     return b"".join(pieces)
 
 
@@ -113,7 +118,7 @@ def _request_of_json(body: bytes) -> Any:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     try:
-        told = json.loads(body.decode() or "{}")
+        told = json.loads(body.decode() or "{}", object_pairs_hook=_once)
         if _SURROGATE.search(body):
             # Its message class ends in a SystemError for half a pair in a name.
             json.dumps(told, ensure_ascii=False).encode()
@@ -129,6 +134,15 @@ def _request_of_json(body: bytes) -> Any:
         ) from None
     except (ValueError, RecursionError, TypeError, AttributeError, OverflowError) as wrong:
         raise Malformed(f"the body is not JSON of this shape: {_short(wrong)}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a name that is there twice: one of the two would be lost."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        raise ValueError(f"the same name twice in one object ({twice!a})")
+    return found
 
 
 def _short(wrong: Exception) -> str:

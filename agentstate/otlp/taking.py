@@ -31,6 +31,7 @@ from agentstate.store.errors import (
     Unavailable,
 )
 from agentstate.store.payloads import dump
+from agentstate.store.rules import names
 from agentstate.store.states import TERMINAL, Status
 
 KEY = "otel-"
@@ -213,7 +214,7 @@ class _Trace:
             return
         said = {
             "span": root.span_id,
-            "name": _line(root.name),
+            "name": _line(root.name)[: genai.NAME_CHARS],
             "failed": root.status == genai.ERROR,
         }
         command = Patch(run=key, attrs={"trace.root": dump(said)}, id=f"root:{root.span_id}")
@@ -251,12 +252,15 @@ def _append_of(key: str, told: Sequence[tuple[Span, genai.Told]]) -> Append:
 
 
 def _title(who: str, trace_id: str, *, late: bool) -> str:
-    name = _line(who)[:TITLE_CHARS] or "An agent"
-    return f"{name.strip()}, trace {trace_id[:8]}{', late spans' if late else ''}"
+    name = _line(who)[:TITLE_CHARS].strip()
+    who = name if names.has_ink(name) else "An agent"
+    return f"{who}, trace {trace_id[:8]}{', late spans' if late else ''}"
 
 
 def _tag(name: Any) -> str:
-    return _line(name or "")[:64].strip()
+    """The name as a tag; nothing where nothing of it can be seen: no run can have that."""
+    tag = _line(name or "")[: names.TAG_CHARS].strip()
+    return tag if names.has_ink(tag) else ""
 
 
 def _line(text: Any) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,9 @@ from agentstate.store.delivering import Answer
 
 SECONDS, DESCRIBE_SECONDS = 25.0, 30.0
 OUTPUT_BYTES = 65_536
+# What calls people in a chat wherever it stands, and may be part of a name: @everyone of Discord,
+# <!channel> of Slack. A word joiner behind its first sign is not seen, and calls nobody.
+_CALLS = re.compile(r"@(?=everyone|here|channel|all\b)|<(?=[@!#])", re.IGNORECASE)
 NO_ANSWER = f"no whole answer within {SECONDS:.0f} s"
 BROKEN = "the process that should have sent it failed"
 
@@ -56,8 +60,8 @@ async def send(*, address: str, title: str, text: str, kind: str) -> Answer:
     """Try it once. kind: apprise's word for it: info, success, warning or failure."""
     asked = {
         "address": address,
-        "title": title,
-        "text": text,
+        "title": uncalled(title),
+        "text": uncalled(text),
         "kind": kind,
         "networks": [str(network) for network in settings.DELIVERY_NETWORKS],
     }
@@ -91,6 +95,11 @@ def kind_of(message: Mapping[str, Any]) -> str:
     if what in (What.OVER, What.TEST):
         return "success" if what == What.OVER else "info"
     return "failure" if message["data"]["state"] == "alert" else "warning"
+
+
+def uncalled(text: str) -> str:
+    """The text, by which nobody is called who did not ask for it: a run may be named x@everyone."""
+    return _CALLS.sub(lambda found: f"{found[0]}\u2060", text)
 
 
 def _command() -> list[str]:

@@ -17,7 +17,7 @@ from uuid import UUID
 from agentstate.store import ages, alerting, bulking, delivering, filters, made
 from agentstate.store.effects import Effect
 from agentstate.store.errors import Invalid, TooLarge
-from agentstate.store.payloads import NULL, RawJSON, check
+from agentstate.store.payloads import NULL, PROGRESS_BYTES_MAX, RawJSON, check
 from agentstate.store.quiet import PERSON, TARGET, Quiet
 from agentstate.store.rules import names
 from agentstate.store.rules.expect import check_clauses
@@ -527,7 +527,7 @@ class RenewLease(Command[Renewed]):
         names.check_whole("token", self.token, at_least=1, at_most=2**63 - 1)
         names.check_ttl_seconds("ttl_seconds", self.ttl_seconds)
         if self.progress is not None:
-            check(self.progress.text, path="progress", bytes_max=16 * 1024)
+            check(self.progress.text, path="progress", bytes_max=PROGRESS_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -765,7 +765,7 @@ class PutTelemetry(Command[TelemetryKept]):
             if getattr(self, name) is not None:
                 names.check_line(name, getattr(self, name), at_least=1, at_most=names.TASK_CHARS)
         if self.progress is not None:
-            check(self.progress.text, path="progress", bytes_max=16 * 1024)
+            check(self.progress.text, path="progress", bytes_max=PROGRESS_BYTES_MAX)
         _check_moment("worker_time", self.worker_time)
         _check_fence(self.fence)
 

@@ -21,6 +21,7 @@ from agentstate.store.errors import Invalid, Refusal, TooLarge, UnstorableText
 
 PAYLOAD_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
+PROGRESS_BYTES_MAX = 16 * 1024
 DEPTH_MAX = 64
 DIGITS_MAX = 1_000
 # Of a request body outside its payloads. More than any request that means something; what is
@@ -218,7 +219,8 @@ def _walk_object(text: str, at: int, walk: _Walk, path: str, level: int) -> tupl
         if len(found) == NAMES_MAX and walk.raw:
             raise Invalid(path or "body", f"at most {NAMES_MAX} names in one object")
         if name in walk.raw:
-            found[name], at = _payload(text, at, inner)
+            most = PROGRESS_BYTES_MAX if name == "progress" else PAYLOAD_BYTES_MAX
+            found[name], at = _payload(text, at, inner, most)
         else:
             found[name], at = _walk(text, at, walk, inner, level + 1)
         at, done = _next(text, at, "}")
@@ -255,11 +257,11 @@ def _walk_list(text: str, at: int, walk: _Walk, path: str, level: int) -> tuple[
             return found, at
 
 
-def _payload(text: str, at: int, path: str) -> tuple[RawJSON, int]:
+def _payload(text: str, at: int, path: str, bytes_max: int) -> tuple[RawJSON, int]:
     """What `check` does, for a value inside a text, whose end is found by decoding it."""
     value, end = _decode(text, at, path)
     kept = text[at:end]
-    _check_size(kept, path, PAYLOAD_BYTES_MAX)
+    _check_size(kept, path, bytes_max)
     _check_value(kept, value, path)
     return RawJSON(kept, True), end
 

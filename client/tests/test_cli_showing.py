@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentstate_client.cli.arguments import EPILOG, parser
+from agentstate_client.cli.arguments import EPILOG, main, parser
 from agentstate_client.cli.showing import HIDDEN, Screen, json_line, shown
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
@@ -87,3 +87,29 @@ def test_every_command_and_exit_code_is_documented() -> None:
     said = re.findall(r"^  ([0-9]+) ", EPILOG, re.MULTILINE)
     assert re.findall(r"^\| ([0-9]+) \|", text, re.MULTILINE) == said
     assert len(commands) == 8
+
+
+@pytest.mark.parametrize(
+    "asked", [["runs", "--task"], ["runs", "--owner"], ["leases", "--owner"], ["receipt"], ["tail"]]
+)
+def test_octets_that_are_no_text_are_refused_in_a_line(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S-110 (docs/sweeps.md): a traceback, where they became a parameter of an address."""
+    monkeypatch.setenv("AGENTSTATE_API_KEY", "as_none")
+    assert main(["--url", "http://127.0.0.1:9", *asked, "\udcff"]) == 2
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"agentstate: .*half a surrogate pair.*\n", told)
+
+
+def test_what_was_typed_comes_back_as_escapes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S-110: an argument that nobody knows, and the name of a file."""
+    monkeypatch.delenv("AGENTSTATE_API_KEY", raising=False)
+    with pytest.raises(SystemExit):
+        main(["runs", HOSTILE])
+    assert main(["--key-file", f"/none/{HOSTILE}", "runs"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\\u202edesrever") == 2
+    assert not set(told) & set("\x1b\u202e\x9b\x07\r")

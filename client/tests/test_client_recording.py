@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from agentstate_client._sync.workers import told_of
 from agentstate_client.claude_usage import Reported, Totals, reported_of, usage_of
 from agentstate_client.contents import VALUE_BYTES_MAX, read_json, storable, told_contents
 from agentstate_client.payloads import encode
+from agentstate_client.thread_records import run_tag
 from agentstate_client.usage import Meter, Price, Usage, cost_of, dollars_left, written_cost
 
 
@@ -167,3 +169,34 @@ def test_the_input_is_all_of_the_input() -> None:
     assert usage_of(answer(10, 2, cached=90)) == Usage(100, 2, 90)
     assert json.loads(encode(usage_of(answer(10, 2, cached=90)).document())) == {
         "input_tokens": 100, "output_tokens": 2, "cache_read.input_tokens": 90}  # fmt: skip
+
+
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (Untold(), "its text cannot be told: RuntimeError"),
+        (ValueError("a\0b\ud83d"), "a\ufffdb\ufffd"),
+        (ValueError("x" * 3_000_000), "x" * 2_000),
+    ],
+)
+def test_of_an_error_is_told_what_can_be_whatever_its_own_text_does(
+    error: Exception, detail: str
+) -> None:
+    """S-117 (docs/sweeps.md): a run stayed open when the text of its error raised."""
+    assert told_of(error) == {"error": type(error).__name__, "detail": detail}
+    named = type("N" * 5_000, (Exception,), {})
+    assert told_of(named()) == {"error": "N" * 200, "detail": ""}
+
+
+@pytest.mark.parametrize("run_id", ["a ", " a", "\u3164 ", "a\nb", "x" * 80])
+def test_a_tag_is_made_of_any_id_of_a_run(run_id: str) -> None:
+    """S-117: one that ended with a space made a tag that no run may have."""
+    tag = run_tag(run_id)
+    assert tag == tag.strip()
+    assert len(tag) <= 64
+    assert tag != run_tag(run_id.strip() + ".")

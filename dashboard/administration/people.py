@@ -34,6 +34,7 @@ from dashboard.administration.site import site
 from dashboard.models import SavedView
 from dashboard.pages import circumstances
 from dashboard.sessions import end_sessions
+from dashboard.usernames import new_name
 
 NO_CHOICE = ("", f"{NO_ROLE}: may not look")
 LAST_ADMIN = "Nobody else could administer this site: make somebody else an admin first."
@@ -148,6 +149,9 @@ class NewPersonForm(PersonForm):
         help_texts = PersonForm.Meta.help_texts | {
             "username": "Letters, digits and @ . + - _ only. It stands beside what they do."
         }
+
+    def clean_username(self) -> str:
+        return new_name(self.cleaned_data["username"])
 
     def clean(self) -> dict[str, Any]:
         found = super().clean()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig, TooManyFieldsSent
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
@@ -54,6 +56,14 @@ def too_slow(request: HttpRequest, text: str) -> HttpResponse:
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     if (answer := too_large(request)) is not None:
         return answer
+    if isinstance(exception, RequestDataTooBig):
+        most = (settings.DATA_UPLOAD_MAX_MEMORY_SIZE or 0) / 2**20
+        text = f"The fields of a form have at most {most:g} MiB together. Nothing was changed."
+        return _page(request, 413, "Too large", text)
+    if isinstance(exception, TooManyFieldsSent):
+        most = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS or 0
+        text = f"A form has at most {most:,} fields. Nothing was changed."
+        return _page(request, 400, "Too many fields", text)
     return _page(request, 400, "Not understood", "The request is not one that this page can read.")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from typing import Any
 
 from django.contrib import messages
@@ -10,6 +12,8 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from agentstate.store.errors import Invalid
+from agentstate.store.rules import names
 from dashboard import listing
 from dashboard.forms import one_line, whole
 from dashboard.listing import Listing
@@ -19,6 +23,11 @@ from dashboard.queries import views as queries
 from dashboard.queries.clock import database_now
 
 TAKEN = "There is one of this name. Choose another, or replace that one below."
+NO_NAME = (
+    f"A name of 1 to {NAME_CHARS} characters in one line, which can be seen and read as it is."
+)
+# Whatever stands behind them in a list would be read from the other end.
+TURNS = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 NEEDS_OPERATOR = "needs the role operator"
 MANY = f"There are {queries.VIEWS_MAX}, which is as many as the menu can show. Delete one first."
 
@@ -30,7 +39,9 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
     shown = told(request)
     if request.method != "POST":
         return answer(request, shown)
-    name, team = one_line(request.POST.get("name", "")), request.POST.get("team") == "yes"
+    # Two that look the same are one: a keyboard makes é of one character, a file's name of two.
+    name = unicodedata.normalize("NFC", one_line(request.POST.get("name", "")))
+    team = request.POST.get("team") == "yes"
     problem = wrong(name, shown)
     if not problem and team and not request.access.may("operate"):
         refuse(request, "operate", f"A view for the team {NEEDS_OPERATOR}.")
@@ -65,9 +76,11 @@ def told(request: ConsoleRequest) -> Listing:
 def wrong(name: str, shown: Listing) -> str:
     if shown.wanted.problems:
         return "The filter is not understood, so it is not kept. Mend it first."
-    if not name or len(name) > NAME_CHARS or not name.isprintable():
-        return f"A name of 1 to {NAME_CHARS} characters."
-    return ""
+    try:
+        names.check_line("name", name, at_least=1, at_most=NAME_CHARS)
+    except Invalid:
+        return NO_NAME
+    return NO_NAME if TURNS.search(name) else ""
 
 
 def answer(

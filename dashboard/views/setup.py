@@ -24,6 +24,7 @@ from dashboard import first_run, tries
 from dashboard.forms import one_line
 from dashboard.pages import ConsoleRequest, circumstances
 from dashboard.tries import OF_SETUP
+from dashboard.usernames import new_name
 
 WRONG_CODE = "This is not the code that the last start printed."
 NO_CODE = "The code is missing. It stands in the output of the last start."
@@ -40,7 +41,7 @@ def show(request: ConsoleRequest) -> HttpResponseBase:
         raise Http404
     if request.method != "POST":
         return ask(request)
-    name = one_line(request.POST.get("name", ""))
+    name = User.normalize_username(one_line(request.POST.get("name", "")))
     password = request.POST.get("password", "")
     try:
         # Before anything slow: counted for the address and for all of them together.
@@ -77,7 +78,7 @@ def check(name: str, password: str, again: str) -> dict[str, str]:
     """What is wrong with what was typed, by field."""
     errors: dict[str, str] = {}
     try:
-        User._meta.get_field("username").clean(name, None)
+        new_name(name)
     except ValidationError as refused:
         errors["name"] = " ".join(refused.messages)
     try:

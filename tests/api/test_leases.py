@@ -325,3 +325,14 @@ def test_what_may_be_done_is_told_by_scope_and_by_how_it_stands(clock):
     assert {item["needs"] for item in reader} == {"operate", None}
     assert operator.get("/runs/none/actions").refused == (404, "not-found")
     assert operator.get("/leases/never/actions").refused == (404, "not-found")
+
+
+@pytest.mark.parametrize("size", [16 * 1024 + 1, 1024 * 1024, 1024 * 1024 + 1])
+def test_progress_that_is_too_large_is_told_its_own_limit_whatever_its_size(api, size):
+    """S-121 (docs/sweeps.md): beyond 1 MiB that was told as the limit."""
+    token = api.acquire("u-1")["token"]
+    answer = api.post("/leases/u-1/renew", {"token": token, "progress": "x" * (size - 2)})
+    assert answer.refused == (413, "payload-too-large")
+    assert (answer["limit"], answer["actual"], answer["field"]) == (16 * 1024, size, "progress")
+    fits = api.post("/leases/u-1/renew", {"token": token, "progress": "x" * (16 * 1024 - 2)})
+    assert fits.status == 200

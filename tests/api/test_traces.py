@@ -395,3 +395,40 @@ def test_what_the_page_says_is_all_that_an_sdk_needs(transactional_db, api, monk
     ]  # fmt: skip
     run = Run.objects.get(key=f"otel-{trace}")
     assert (run.counters["tokens_spent"], run.task) == (812, f"clock-mender, trace {trace[:8]}")
+
+
+def test_a_name_of_any_length_refuses_nothing(otlp, api):
+    """S-111 (docs/sweeps.md): after the spans were written the batch was refused with 413."""
+    long = agent() | {"name": "n" * (PAYLOAD_BYTES_MAX + 1)}
+    assert otlp.send(chat(2), long, chat(3, trace=OTHER)) == {}
+    assert types() == ["model.responded", "agent.finished"]
+    assert len(api.get(f"/runs/{KEY}")["attrs"]["trace"]["root"]["name"]) == 200
+    assert types(f"otel-{OTHER}") == ["model.responded"]
+
+
+@pytest.mark.parametrize("name", ["\u3164", "\u2800", "\ufe0f", "\u200b"])
+def test_an_agent_whose_name_nobody_can_see_is_taken_without_it(otlp, api, name):
+    """S-111: its spans were rejected, for a tag that was made of the name."""
+    assert otlp.send(agent(gen_ai__agent__name=name)) == {}
+    run = api.get(f"/runs/{KEY}").json
+    assert (run["task"], run["tags"]) == ("An agent, trace 5b8efff7", ["otel"])
+
+
+def test_a_name_twice_is_refused_and_none_of_the_two_is_lost_without_a_word(otlp):
+    """S-112 (docs/sweeps.md): the first list was dropped and the answer was 200."""
+    one, two = (json.dumps(batch(chat(n)))[1:-1] for n in (2, 3))
+    answer = otlp.post(f"{{{one},{two}}}".encode())
+    assert answer.status_code == 400
+    assert "the same name twice in one object ('resourceSpans')" in answer.json()["message"]
+    assert not Run.objects.exists()
+
+
+def test_a_body_of_very_many_gzips_is_refused_before_it_costs_much(otlp):
+    """S-113 (docs/sweeps.md): 100,000 empty ones took two seconds, and four times as many more than
+    four times as long."""
+    body = gzip.compress(json.dumps(batch(chat(2))).encode())
+    one = gzip.compress(b"")
+    few = otlp.post(one * (encoding.MEMBERS_MAX - 1) + body, Content_Encoding="gzip")
+    many = otlp.post(one * encoding.MEMBERS_MAX + body, Content_Encoding="gzip")
+    assert (few.status_code, many.status_code) == (200, 413)
+    assert many.json()["limit"] == encoding.MEMBERS_MAX

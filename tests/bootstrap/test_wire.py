@@ -121,6 +121,40 @@ def test_many_requests_at_once_on_one_connection_are_all_answered(port):
     assert said(port, (HEAD + b"\r\n") * 2_000 + last).count(b"HTTP/1.1 200") == 2_001
 
 
+WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+JUNK = b":1}]}\r\n\r\n"
+
+
+@pytest.mark.parametrize("junk", [JUNK, HEAD + b"A B: 1\r\n\r\n", b"\0"])
+@pytest.mark.parametrize("many", [1, 5])
+def test_what_came_whole_is_answered_whatever_comes_behind_it(port, many, junk):
+    """S-108 (docs/sweeps.md): the answer was lost, and with it whether the write was done."""
+    answers = said(port, WHOLE * many + junk)
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200") == many
+    assert answers.count(b'"body": "hi"') == many
+    assert asked(port)[0].status == 200
+
+
+def test_of_several_the_one_that_breaks_off_takes_no_answer_of_the_others(port):
+    """S-108."""
+    answers = said(port, WHOLE * 2 + CHUNKED + b"zz\r\n")
+    assert answers.count(b"HTTP/1.1 200") == 2
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        CHUNKED + b"zz\r\nhi\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\nhi-\r\n0\r\n\r\n",
+        CHUNKED.replace(b"chunked", b"xchunked") + b"hi",
+    ],
+)
+def test_a_body_that_cannot_be_read_is_told_and_not_cut(port, sent):
+    """S-108: the connection was closed without a word."""
+    assert problem_of(said(port, sent)) == 400
+    assert asked(port)[0].status == 200
+
+
 def test_an_upgrade_is_not_offered_and_the_request_is_answered(port):
     upgrade = HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=20) as line:

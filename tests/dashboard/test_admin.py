@@ -257,6 +257,7 @@ def test_a_person_is_made_with_a_typed_password_and_a_role(admin):
     "wrong",
     [
         {"username": ""}, {"username": "a b"}, {"username": "root"}, {"role": "emperor"},
+        {"username": ".."}, {"username": "\u3164"}, {"username": "ROOT"},
         {"password1": "correct-horse-9", "password2": "another"},
         {"password1": "1234", "password2": "1234"},
     ],

@@ -5,6 +5,8 @@ from allauth.mfa.models import Authenticator
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection
 
+from agentstate.cli import arguments
+from agentstate.cli.output import CommandFailure, shown
 from agentstate.cli.people import save_user
 from agentstate.store.models import OperatorAction
 from dashboard import first_run
@@ -67,3 +69,54 @@ def test_without_its_row_nobody_is_made_or_changed_and_no_code_counts(no_row):
     assert User.objects.get().check_password("pass-ana")
     assert Authenticator.objects.exists()
     assert not SetupCode.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", "\u3164", "\uffa0", "ANA", "a b", "a\0b", "\udcff", "w" * 151, ""]
+)
+def test_a_name_that_no_page_could_show_or_reach_is_refused_in_a_line(db, name):
+    """S-109 (docs/sweeps.md): "." and ".." were made, and no page of theirs could be opened; some
+    ended in a traceback."""
+    person("ana", "viewer")
+    with pytest.raises(CommandFailure, match="the name"):
+        save_user(name=name, role="viewer", password="first-secret")
+    assert list(User.objects.values_list("username", flat=True)) == ["ana"]
+
+
+def test_a_name_is_kept_in_the_form_in_which_everybody_types_it(db):
+    """S-109: in full-width letters it looked like another person's."""
+    assert save_user(name="\uff42\uff4f", role="viewer", password="first-secret")
+    assert not save_user(name="bo", role="viewer", password="second-secret")
+    assert not save_user(name="\uff42\uff4f", role="viewer", password="third-secret")
+    assert list(User.objects.values_list("username", flat=True)) == ["bo"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["user", "--role", "viewer", "--name", "\udcff"],
+        ["key", "--scope", "read", "--name", "\udcff"],
+        ["keys", "--revoke", "\udcff"],
+        ["keys", "--reason", "\udcff"],
+        ["restore", "--already", "--reason", "\udcff"],
+        ["bundle", "\udcff"],
+    ],
+)
+def test_octets_that_are_no_text_are_refused_with_the_arguments_name(asked, capsys):
+    """S-110 (docs/sweeps.md): a traceback."""
+    with pytest.raises(SystemExit) as ended:
+        arguments.parser().parse_args(asked)
+    assert ended.value.code == 2
+    named = asked[-2] if asked[-2].startswith("--") else "RUN"
+    assert f"argument {named}: these octets are no UTF-8" in capsys.readouterr().err
+
+
+def test_what_was_typed_comes_back_without_what_a_terminal_obeys(capsys):
+    """S-110: a name with an escape sequence in it went to the terminal as it was."""
+    hostile = "a\x1b[31m\x07\x9b31m\u202eb"
+    with pytest.raises(SystemExit):
+        arguments.parser().parse_args(["doctor", "--no-such", hostile])
+    told = capsys.readouterr().err
+    assert "a\\u001b[31m\\u0007\\u009b31m\\u202eb" in told
+    assert not set(told) & set("\x1b\x07\x9b\u202e")
+    assert shown("two\nlines, and a\ttab: é 漢 😀") == "two\nlines, and a\ttab: é 漢 😀"

@@ -313,3 +313,15 @@ def without_a_session(client: Client, address: str, fields: dict[str, Any]) -> N
         return
     assert shown.status_code == 200
     assert 'class="toasts"' not in shown.content.decode()
+
+
+def test_a_form_beyond_the_limits_is_told_which_and_nothing_is_done(log_in):
+    """S-118 (docs/sweeps.md): "not one that this page can read", whatever was too much."""
+    client = log_in("ana", "operator")
+    large = client.post("/runs/-/views", {"name": "x" * 2_700_000})
+    many = client.post("/runs/-/views", {f"f{n}": "1" for n in range(1_001)})
+    assert (large.status_code, many.status_code) == (413, 400)
+    assert "at most 2.5 MiB" in Page(large).text
+    assert "at most 1,000 fields" in Page(many).text
+    for page in (large, many):
+        assert "Nothing was changed" in Page(page).text

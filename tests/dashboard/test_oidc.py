@@ -147,7 +147,7 @@ def test_a_name_that_somebody_has_is_not_taken_over(idp, name):
     assert client.get("/runs").status_code == 302
 
 
-@pytest.mark.parametrize("name", [None, "", "a b", "a\0b", "<b>"])
+@pytest.mark.parametrize("name", [None, "", "a b", "a\0b", "<b>", "..", "\u3164"])
 def test_a_name_that_can_be_none_is_refused(idp, name):
     idp.claims["preferred_username"] = name
     assert sign_in(idp)[0].status_code == 403

@@ -143,3 +143,28 @@ def test_there_are_as_many_as_a_menu_can_show(store, operator, monkeypatch):
     keep(operator, "First")
 
     assert "Delete one first" in Page(keep(operator, "Second")).text
+
+
+@pytest.mark.parametrize("name", ["\u3164", "\u2800", "\ufe0f", "\u034f", "\u200b", "a\x07b", ""])
+def test_a_name_that_nobody_can_see_is_none(store, viewer, name):
+    """S-114 (docs/sweeps.md): such a view could neither be seen in the menu nor be clicked."""
+    assert keep(viewer, name).status_code == 422
+    assert not SavedView.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["👩\u200d💻 mine", "\u0646\u0645\u06cc\u200c\u0634\u0648\u062f", "\u200f\u05e9\u05dc\u05d9"],
+)
+def test_a_name_in_any_script_is_one(store, viewer, name):
+    """S-114: one with a joiner in it was refused as if it were too long."""
+    assert keep(viewer, name).status_code == 302
+    assert SavedView.objects.get().name == name
+
+
+def test_two_names_that_look_the_same_are_one(store, viewer):
+    """S-114: é of one character, and of two."""
+    assert keep(viewer, "caf\u00e9").status_code == 302
+    again = keep(viewer, "cafe\u0301")
+    assert again.status_code == 422
+    assert "There is one of this name" in Page(again).text

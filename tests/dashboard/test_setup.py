@@ -111,3 +111,13 @@ def test_any_admin_closes_it(db, how):
     else:
         User.objects.filter(pk=person("ana", "admin").pk).update(is_active=False)
     assert Client().get("/setup").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["..", "\u3164", "a b"])
+def test_no_admin_is_made_whose_name_no_page_could_show_or_reach(db, name):
+    """S-109 (docs/sweeps.md)."""
+    sent = {"name": name, "password": "correct-horse-9", "again": "correct-horse-9"}
+    code = first_run.make_code()
+    answer = Client().post("/setup", sent | {"code": code})
+    assert answer.status_code == 422
+    assert not User.objects.exists()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 
 import pytest
@@ -128,3 +129,15 @@ def test_the_kinds_are_those_of_apprise():
     assert kind("firing", state="alert") == kind("again", state="alert") == "failure"
     assert kind("firing", state="warn") == kind("eased", state="warn") == "warning"
     assert (kind("over", state="ok"), kind("test")) == ("success", "info")
+
+
+def test_no_name_of_a_run_calls_everybody_of_a_chat(receiver):
+    """S-120 (docs/sweeps.md): @everyone in a message pinged a channel of Discord, <!channel> one of
+    Slack."""
+    named = "x@everyone, y@Here and <!channel> <@U1>: support@example.org < 3"
+    assert send(json_address(receiver), title=named, text=named).arrived
+    told = json.loads(receiver.got[0].body)
+    for text in (told["title"], told["message"]):
+        assert not re.search(r"@everyone|@Here|<!|<@", text)
+        assert text.replace("\u2060", "") == named
+        assert "support@example.org < 3" in text

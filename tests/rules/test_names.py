@@ -110,3 +110,14 @@ def test_what_unicode_draws_as_nothing_is_no_reason_whatever_its_category(text):
 @pytest.mark.parametrize("text", ["é", "e\u0301", "\u0e31", "😀", "👩\u200d👧", "한", "‏שלום", "—"])
 def test_what_leaves_ink_is_one_in_any_script(text):
     assert names.check_line("reason", text, at_least=1, at_most=500) == text
+
+
+@pytest.mark.parametrize("text", ["a\u2028b", "a\u2029b"])
+def test_one_line_has_no_separator_of_lines_in_it(text):
+    """S-115 (docs/sweeps.md): in a message it began a line of its own."""
+    with pytest.raises(Invalid, match="one line"):
+        names.check_line("task", text, at_least=1, at_most=500)
+    with pytest.raises(Invalid, match="one line"):
+        CreateRun(task="x", tags=(text,))
+    # What was taken before that was refused stays in histories.
+    assert names.check_line("task", text, at_least=1, at_most=500, unseen=True) == text

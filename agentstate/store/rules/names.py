@@ -36,6 +36,8 @@ SLOTS_MAX = 64
 
 _NAME, _EVENT_TYPE, _VISIBLE = re.compile(NAME), re.compile(EVENT_TYPE), re.compile(VISIBLE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Browsers, mail and Python's own splitlines begin a new line, or a paragraph, at these.
+_SEPARATOR = re.compile(r"[\u2028\u2029]")
 # Characters of these categories leave no ink by themselves, nor do those that a font is told to
 # draw as nothing, whatever their category (Unicode's Default_Ignorable_Code_Point: variation
 # selectors, joiners, fillers, tags, also those not given out yet), and the empty Braille cell.
@@ -93,15 +95,19 @@ def check_id(field: str, value: Any) -> str:
 def check_line(field: str, value: Any, *, at_least: int, at_most: int, unseen: bool = False) -> str:
     """One line of text without control characters (task, tag, reason).
 
-    unseen: also one that nobody can see, as histories may have it that were written before that was
-    refused.
+    unseen: also one that nobody can see, or that has a separator of lines, as histories may have it
+    that were written before that was refused.
     """
     text = _text(field, value, at_least, at_most)
     if _CONTROL.search(text):
         raise Invalid(field, "no control characters")
     if text != text.strip():
         raise Invalid(field, "no space at either end")
-    if text and not unseen and not text.isascii() and not has_ink(text):
+    if unseen or text.isascii():
+        return text
+    if _SEPARATOR.search(text):
+        raise Invalid(field, "one line: no separator of lines or paragraphs in it")
+    if not has_ink(text):
         raise Invalid(field, "a text that can be seen")
     return text
 

@@ -193,7 +193,13 @@ def base_of(url: str) -> httpx.URL:
 
 
 def parameters_of(call: Request) -> dict[str, str | int | list[str]] | None:
+    """What follows the `?`. Raises Unsendable for a text that no address can hold."""
     waiting = {} if call.wait_seconds is None else {"wait": call.wait_seconds}
+    for name, value in call.query.items():
+        try:
+            "".join(value if isinstance(value, list) else str(value)).encode()
+        except UnicodeEncodeError:
+            raise Unsendable(f"{name}: half a surrogate pair, which UTF-8 cannot carry") from None
     return {**call.query, **waiting} or None
 
 

@@ -108,6 +108,8 @@ def key_of(thread_id: str) -> str:
 
 def run_tag(run_id: str) -> str:
     """The tag by which threads with checkpoints of this run of LangGraph's are found."""
-    if len(run_id) + len(RUN_TAG) <= TAG_CHARS_MAX and run_id.isprintable():
+    # A tag ends without a space.
+    is_whole = run_id.isprintable() and run_id == run_id.strip()
+    if is_whole and len(run_id) + len(RUN_TAG) <= TAG_CHARS_MAX:
         return RUN_TAG + run_id
     return RUN_TAG + hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()[:40]

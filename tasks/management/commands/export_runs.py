@@ -10,6 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from agentstate.store.errors import NotFound
+from agentstate.store.rules.names import check_run_key, legal
+from tasks.drafts import printable
 from tasks.formats import FORMATS, OWN, tell_left_out
 from tasks.transfer import export, written
 
@@ -35,6 +37,9 @@ class Command(BaseCommand):
 
     def handle(self, *, keys: list[str], out: Path | None, format: str = OWN, **_: Any) -> None:
         keys = list(dict.fromkeys(keys))
+        for key in keys:
+            if legal(check_run_key, key) is None:
+                raise CommandError(f"no run {printable(key)}. Nothing was exported.")
         if out is None and format != OWN and len(keys) > 1:
             raise CommandError(
                 f"--format {format} makes a document for each run: name one, or give --out FOLDER."

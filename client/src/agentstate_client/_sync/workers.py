@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agentstate_client import clock
 from agentstate_client._sync.waiting import Flag, Spawned, abandon, resolved, spawn
 from agentstate_client.calls import log
+from agentstate_client.contents import clean
 from agentstate_client.ending import told_to_end
 from agentstate_client.errors import (
     AgentStateError,
@@ -48,7 +49,7 @@ ANNOUNCE_EVERY_SECONDS = 10.0
 ASK_SECONDS = 5.0
 IDLE_SECONDS_MIN, IDLE_SECONDS_MAX = 0.1, 5.0
 CLAIM_MAX = 100
-DETAIL_CHARS = 2_000
+DETAIL_CHARS, NAME_CHARS = 2_000, 200
 
 # The run is not over for this worker's trouble: somebody else, or a later attempt, goes on with it.
 NOT_THE_RUNS_FAULT = (
@@ -291,5 +292,9 @@ def is_held(run: Run) -> bool:
 
 def told_of(error: BaseException) -> dict[str, str]:
     """What a failed run keeps of an error: its class and text, as far as they can be stored."""
-    detail = str(error).replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
-    return {"error": type(error).__name__, "detail": detail[:DETAIL_CHARS]}
+    try:
+        detail = str(error)
+    except Exception as failed:  # its own method; the run has to end all the same
+        detail = f"its text cannot be told: {type(failed).__name__}"
+    name = clean(type(error).__name__)[:NAME_CHARS]
+    return {"error": name, "detail": clean(detail[:DETAIL_CHARS])}

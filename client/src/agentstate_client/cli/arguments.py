@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NoReturn
 
 from agentstate_client import (
     AgentStateError,
@@ -73,16 +73,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Misuse as wrong:
-        _say(f"agentstate: {wrong}")
+        _say(f"agentstate: {shown(str(wrong))}")
         return MISUSED
     except AgentStateError as failure:
         return _tell(failure, json=options.json)
     return code
 
 
+class Parser(argparse.ArgumentParser):
+    """One that says what it does not understand without what a terminal would obey."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shown(message))
+
+
 def parser() -> argparse.ArgumentParser:
     shared = _shared()
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = Parser(
         prog="agentstate",
         description="What the runs of AI agents do, who holds what, and what was spent.",
         epilog=EPILOG,
