@@ -143,7 +143,7 @@ def test_a_run_with_another_stores_tokens_goes_on_here_without_a_false_alarm(sto
      "1969-12-31T23:59:59+00:00", "9999-01-01T00:00:00+00:00"],
 )  # fmt: skip
 def test_a_history_has_no_time_that_its_pages_could_not_tell(at):
-    """S-202: one such run, and lists and pages failed; some ended the import with an error."""
+    """S-202: pages of a run from the year 1 failed; some times ended the import with an error."""
     told = datetime.fromisoformat(at)
     for make in (
         lambda: a_run(created_at=told),
