@@ -19,6 +19,8 @@ from zoneinfo import ZoneInfo, available_timezones
 from django.http import QueryDict
 from django.utils import timezone
 
+from agentstate.store.clocks import jump
+
 UTC_NAME = "UTC"
 FIELD = "zone"
 # What may be typed in the address; `asof` may be the number of an event as well.
@@ -156,21 +158,7 @@ def read(text: str, zone: tzinfo) -> datetime:
         return first.astimezone(UTC)
     if before > after:
         raise Twice(first, second)
-    return _jump(second.astimezone(UTC), first.astimezone(UTC), zone)
-
-
-def _jump(low: datetime, high: datetime, zone: tzinfo) -> datetime:
-    """The first second with the later offset, by halving: clocks are set at whole seconds."""
-    offset = low.astimezone(zone).utcoffset()
-    low, high = (at.replace(microsecond=0) for at in (low, high))
-    while high - low > timedelta(seconds=1):
-        middle = low + (high - low) // 2
-        middle = middle.replace(microsecond=0)
-        if middle.astimezone(zone).utcoffset() == offset:
-            low = middle
-        else:
-            high = middle
-    return high
+    return jump(second.astimezone(UTC), first.astimezone(UTC), zone)
 
 
 def settle(query: QueryDict) -> QueryDict | None:

@@ -360,8 +360,9 @@ def commit_reservation(
 ) -> HttpResponse:
     """Record what was really used, once; the rest of the hold is given back.
 
-    More than was held is money already spent: recorded in full, and flagged `overdrawn`. After
-    the hold was dropped it is recorded as `late`.
+    More than was held is money already spent: recorded in full, and flagged `overdrawn`, as long
+    as what each budget has used stays within 2^53 - 1. After the hold was dropped it is recorded
+    as `late`.
     """
     check_unused(request, "If-Match")
     return _committed(request, key, name, id, ask)
@@ -600,8 +601,9 @@ def commit_shared_reservation(
 ) -> HttpResponse:
     """Record what was really used, once; the rest of the hold is given back.
 
-    More than was held is money already spent: recorded in full, and flagged `overdrawn`. After
-    the hold was dropped it is recorded as `late`.
+    More than was held is money already spent: recorded in full, and flagged `overdrawn`, as long
+    as what each budget has used stays within 2^53 - 1. After the hold was dropped it is recorded
+    as `late`.
     """
     check_unused(request, *UNUSED)
     return _committed(request, None, name, id, ask)

@@ -64,7 +64,7 @@ def check(path: Path) -> int:
         raise CommandFailure(f"{path}: {wrong.strerror}") from None
     verdict = reader.verdict()
     if header:
-        made = f"{header['made_at']:%Y-%m-%d %H:%M:%S} UTC"
+        made = f"{header['made_at'].astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
         result(f"run {header['run']!a}, made at {made} by {header['made_by']!a}")
     if verdict.whole:
         result(f"whole: {verdict.lines} lines, known by {verdict.hash}")
@@ -87,8 +87,8 @@ def moment(text: str) -> datetime:
     """A type for argparse: an instant, in UTC unless it names another offset."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"{text!r} is no time: write it as 2026-03-02T12:40:00Z"
         ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)

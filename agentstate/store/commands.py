@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
@@ -71,9 +71,18 @@ def _check_status(field_name: str, value: Any, among: tuple[str, ...]) -> None:
         raise Invalid(field_name, f"one of {', '.join(among)}")
 
 
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9998, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+
+
 def _check_moment(field_name: str, value: datetime | None) -> None:
-    if value is not None and value.tzinfo is None:
+    """Of the years that every zone, PostgreSQL and the API's own rule can tell."""
+    if value is None:
+        return
+    if value.tzinfo is None:
         raise Invalid(field_name, "an instant with a time zone")
+    if not EARLIEST <= value <= LATEST:
+        raise Invalid(field_name, "an instant from 1970 to 9998")
 
 
 def _check_fence(token: Any) -> None:
@@ -928,9 +937,10 @@ class Settled(Result):
 class CommitReservation(Command[Settled]):
     """Record what was really used, once; the rest is given back.
 
-    More than was held is money already spent: recorded in full and flagged overdrawn. After the
-    hold was dropped it is recorded as `late`, under the current token or the one that ended the
-    run. Refuses NotFound, StaleFence, FenceRequired, ReservationSettled.
+    More than was held is money already spent: recorded in full and flagged overdrawn, as long as
+    what each level has used stays within 2^53 - 1 (Invalid). After the hold was dropped it is
+    recorded as `late`, under the current token or the one that ended the run. Refuses NotFound,
+    StaleFence, FenceRequired, ReservationSettled.
     """
 
     run: str | None

@@ -34,11 +34,11 @@ _PART = re.compile(
     r'(?P<sign>-?)(?P<field>(?i:attr)\.[^\s:"]+|[A-Za-z_.]+):(?P<value>"[^"]*"?|[^\s"]*)'
     r'|(?P<word>"[^"]*"?|[^\s"]+)'
 )
-_SINCE = re.compile(r"(\d{1,5})([mhd])")
+_SINCE = re.compile(r"(\d{1,5})([mhd])", re.ASCII)
 # As `frozen` writes it: exact to the microsecond, and always UTC.
-_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
-_BUDGET = re.compile(r">(\d{1,3})%?")
-_CONFLICTS = re.compile(r">(\d{1,3})")
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
+_BUDGET = re.compile(r">(\d{1,3})%?", re.ASCII)
+_CONFLICTS = re.compile(r">(\d{1,3})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,8 @@ def frozen(wanted: Filter, now: datetime) -> Filter:
 
 def _as_instant(since: str, now: datetime) -> str:
     at = moment_of(since, now).astimezone(UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Not by strftime, which writes the year 999 with three digits.
+    return at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def budget_percent(value: str) -> int:

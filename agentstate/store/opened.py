@@ -32,6 +32,8 @@ LIST_MAX = 1_000
 WHOLE_MAX = 2**63 - 1
 # Of times that can be drawn, a unit of time before and after them as well.
 YEARS = (1970, 2200)
+# Of a deadline, which may be as far as the API takes one.
+DEADLINE_YEAR_MAX = 9998
 GZIP = b"\x1f\x8b"
 
 RAW = ("data", "add", "attrs", "result", "progress", "wanted", "found", "signals", "facts")
@@ -109,14 +111,18 @@ def _flag(value: Any) -> Any:
     return value
 
 
-def _moment(value: Any) -> Any:
+def _moment(value: Any, last_year: int = YEARS[1]) -> Any:
     try:
         at = datetime.fromisoformat(value)
     except (TypeError, ValueError):
         raise _Wrong("an RFC 3339 time") from None
-    if at.tzinfo is None or not YEARS[0] <= at.year <= YEARS[1]:
-        raise _Wrong(f"a time with its offset, of the years {YEARS[0]} to {YEARS[1]}")
+    if at.tzinfo is None or not YEARS[0] <= at.year <= last_year:
+        raise _Wrong(f"a time with its offset, of the years {YEARS[0]} to {last_year}")
     return at
+
+
+def _deadline(value: Any) -> Any:
+    return _moment(value, DEADLINE_YEAR_MAX)
 
 
 def _raw(value: Any) -> Any:
@@ -192,7 +198,7 @@ SHAPES: dict[str, Shape] = {
         "key": _text, "task": _text, "status": _text, "version": _count, "last_seq": _count,
         "counters": _object_of(_whole), "tags": _list_of(_text), "notes": _text, "owner": _text,
         "token": _count, "attempt": _count, "max_attempts": _count, "parent": _text,
-        "deadline_at": _moment, "deadline_policy": _text, "retain_seconds": _count, "hold": _flag,
+        "deadline_at": _deadline, "deadline_policy": _text, "retain_seconds": _count, "hold": _flag,
         "brake_per_second": _count, "brake_until": _moment, "open_effects": _count,
         "created_by": _text, "created_at": _moment, "updated_at": _moment, "ended_at": _moment,
         **_with_digests("attrs", "result"),

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from agentstate.store.alerting import State
+from agentstate.store.clocks import jump
 from agentstate.store.errors import Invalid
 from agentstate.store.rules import names
 
@@ -58,10 +59,8 @@ class Quiet:
             if day.weekday() not in self.days:
                 continue
             last = day if self.ends > self.begins else day + timedelta(days=1)
-            start, end = (
-                datetime.combine(date, time(minutes // 60, minutes % 60), zone).astimezone(UTC)
-                for date, minutes in ((day, self.begins), (last, self.ends))
-            )
+            start = _instants(day, self.begins, zone)[0]
+            end = _instants(last, self.ends, zone)[1]
             if start <= now < end:
                 found = end if found is None else max(found, end)
         return found
@@ -69,6 +68,17 @@ class Quiet:
     def facts(self) -> dict[str, Any]:
         """What the audit says of them."""
         return asdict(self) | {"days": list(self.days)}
+
+
+def _instants(day: date, minutes: int, zone: tzinfo) -> tuple[datetime, datetime]:
+    """When the clocks there show this time of that day, for the first and for the last time. What
+    they jump over is the instant of the jump.
+    """
+    there = datetime.combine(day, time(minutes // 60, minutes % 60), zone)
+    first, second = (there.replace(fold=fold).astimezone(UTC) for fold in (0, 1))
+    if second < first:
+        first = second = jump(second, first, zone)
+    return first, second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,16 +125,17 @@ def _tree(views: Sequence[BudgetView]) -> list[Line]:
     return lines
 
 
-# Shared budgets are few; their slots count in them and are no budgets below.
+# Shared budgets are few; their slots count in them and are no budgets below. A sum of caps knows no
+# bound, so it is no bigint.
 SHARED_SUMS = """
-SELECT parent_id, count(*), sum(cap)::bigint, sum(spent)::bigint, sum(reserved)::bigint, false
+SELECT parent_id, count(*), sum(cap), sum(spent), sum(reserved), false
 FROM agentstate_budget
 WHERE run_id IS NULL AND slot_of_id IS NULL AND parent_id = ANY(%(ids)s) GROUP BY parent_id
 """
 RUN_SUMS = """
-SELECT p.id, least(count(*), %(most)s), sum(b.cap) FILTER (WHERE b.at <= %(most)s)::bigint,
-    sum(b.spent) FILTER (WHERE b.at <= %(most)s)::bigint,
-    sum(b.reserved) FILTER (WHERE b.at <= %(most)s)::bigint, count(*) > %(most)s
+SELECT p.id, least(count(*), %(most)s), sum(b.cap) FILTER (WHERE b.at <= %(most)s),
+    sum(b.spent) FILTER (WHERE b.at <= %(most)s),
+    sum(b.reserved) FILTER (WHERE b.at <= %(most)s), count(*) > %(most)s
 FROM unnest(%(ids)s::uuid[]) AS p (id), LATERAL (
     SELECT cap, spent, reserved, row_number() OVER () AS at FROM agentstate_budget
     WHERE parent_id = p.id AND run_id IS NOT NULL LIMIT %(most)s + 1
@@ -155,7 +156,7 @@ def _sums(statement: str, facts: dict[str, Any]) -> dict[UUID, Sums]:
     with connection.cursor() as cursor:
         cursor.execute(statement, facts)
         return {
-            id_: Sums(count=count, cap=cap, spent=spent, reserved=reserved, cut=cut)
+            id_: Sums(count=count, cap=int(cap), spent=int(spent), reserved=int(reserved), cut=cut)
             for id_, count, cap, spent, reserved, cut in cursor.fetchall()
         }
 

@@ -182,6 +182,13 @@ def test_runs_are_listed_as_a_table_and_as_lines_of_json(worker, run):
     assert documents(run("runs", "--json", "--since", "2100-01-01T00:00Z")) == []
 
 
+def test_an_age_beyond_the_beginning_of_all_times_is_all_of_it(worker, run):
+    """S-203: it ended with an error of ours."""
+    worker("w-1").create(task="old", key="a-1")
+    (found,) = documents(run("runs", "--json", "--since", "9999999w"))
+    assert found["key"] == "a-1"
+
+
 def test_all_pages_are_read_when_all_are_asked_for(worker, run, monkeypatch):
     monkeypatch.setattr(asking, "PAGE_ROWS", 2)
     client = worker("w-1")

@@ -1,5 +1,5 @@
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -72,3 +72,20 @@ def test_text_with_spaces_or_a_colon_is_quoted_when_it_is_written():
 
     assert typed.text == 'task:"audit checkout" "run:42"'
     assert filters.parse(typed.text) == typed
+
+
+@pytest.mark.parametrize("at", ["0999-01-01T00:00:00Z", "2026-03-02T12:40:00.000001Z"])
+def test_what_is_frozen_is_read_again_as_the_same_instant(at):
+    """S-206: one of the year 999 was written with three digits, which no filter reads."""
+    now = datetime(2026, 3, 2, 13, 0, tzinfo=UTC)
+    frozen = filters.frozen(filters.parse(f"since:{at}"), now)
+
+    again = filters.parse(frozen.text)
+    assert again.problems == []
+    assert filters.moment_of(again.clauses[0].values[0], now) == datetime.fromisoformat(at)
+
+
+@pytest.mark.parametrize("text", ["since:٣h", "budget:>٨٠%", "conflicts:>१०"])
+def test_numbers_are_written_in_plain_digits(text):
+    """S-208: as everywhere else."""
+    assert filters.parse(text).problems

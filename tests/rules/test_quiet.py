@@ -88,3 +88,35 @@ def test_what_is_no_such_time_is_refused(field, wrong):
     with pytest.raises(Invalid) as refused:
         Quiet(**{"zone": "UTC", "begins": 0, "ends": 60} | wrong)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "first", "last"),
+    [
+        # 2026-03-29 in Berlin: from 02:00 straight to 03:00, which is 01:00 in UTC.
+        ("22:00", "02:30", "03-28 21:00", "03-29 01:00"),
+        ("02:15", "03:15", "03-29 01:00", "03-29 01:15"),
+        ("02:00", "02:45", None, None),
+        # 2026-10-25: 02:00 to 03:00 twice, from 00:00 to 02:00 in UTC.
+        ("22:00", "02:30", "10-24 20:00", "10-25 01:30"),
+        ("02:30", "03:30", "10-25 00:30", "10-25 02:30"),
+    ],
+)
+def test_they_go_by_what_the_clocks_show_where_those_are_set(begins, ends, first, last):
+    """S-207: hours that ended in the hour that was jumped over held back for longer."""
+
+    def minutes(text):
+        return int(text[:2]) * 60 + int(text[3:])
+
+    def instant(text):
+        return datetime.fromisoformat(f"2026-{text}+00:00")
+
+    days = (4, 5, 6) if begins == "22:00" else (6,)
+    quiet = Quiet(zone="Europe/Berlin", begins=minutes(begins), ends=minutes(ends), days=days)
+    if first is None:
+        night = instant("03-29 00:00")
+        assert not any(quiet.until(night + timedelta(minutes=n)) for n in range(300))
+        return
+    assert quiet.until(instant(first)) == instant(last)
+    assert quiet.until(instant(first) - timedelta(seconds=1)) is None
+    assert quiet.until(instant(last)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.conf import settings
@@ -351,3 +351,31 @@ def test_the_command_refuses_what_is_not_there(lived):
         main(["bundle"])
     with pytest.raises(SystemExit):
         main(["bundle", "42", "--since", "soon"])
+
+
+def test_a_deadline_may_be_as_far_as_the_api_takes_one(store, clock):
+    """S-205: a bundle that we had made ourselves was refused for it."""
+    far = datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)
+    store.create("42", deadline_at=far)
+
+    found = opened(made())
+    assert found.verdict.whole
+    assert found.one("run")["deadline_at"] == far
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-03-02T12:40:00+02:00", "2026-03-02T10:40:00+00:00"),
+        ("2026-03-02T12:40:00", "2026-03-02T12:40:00+00:00"),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("9999-12-31T23:59:59-14:00", None),
+    ],
+)
+def test_a_time_of_the_command_line_is_an_instant_or_refused(text, at):
+    """S-204: one beyond the years that there are ended the command with an error of ours."""
+    if at is None:
+        with pytest.raises(argparse.ArgumentTypeError):
+            bundles.moment(text)
+    else:
+        assert bundles.moment(text).isoformat() == at

@@ -1,5 +1,9 @@
 """A run comes in with its whole history, or not at all, and never more than its events prove."""
 
+import json
+from dataclasses import replace
+from datetime import datetime
+
 import pytest
 
 from agentstate.store import audit
@@ -131,3 +135,67 @@ def test_a_run_with_another_stores_tokens_goes_on_here_without_a_false_alarm(sto
     (claim,) = store.claim("w-1").items
     store.append("42", fence=claim.token)
     assert audit.verify() == []
+
+
+@pytest.mark.parametrize(
+    "at",
+    ["0001-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
+     "1969-12-31T23:59:59+00:00", "9999-01-01T00:00:00+00:00"],
+)  # fmt: skip
+def test_a_history_has_no_time_that_its_pages_could_not_tell(at):
+    """S-202: pages of a run from the year 1 failed; some times ended the import with an error."""
+    told = datetime.fromisoformat(at)
+    for make in (
+        lambda: a_run(created_at=told),
+        lambda: a_run(ended_at=told),
+        lambda: a_run(deadline_at=told),
+        lambda: replace(CREATED, at=told),
+        lambda: ImportedEntry(n=1, kind="open", amount=1, cap=1, at=told),
+    ):
+        with pytest.raises(Invalid, match="an instant from 1970 to 9998"):
+            make()
+    last = datetime.fromisoformat("9998-12-31T23:59:59.999999+00:00")
+    assert a_run(deadline_at=last).deadline_at == last
+
+
+LARGEST = 2**53 - 1
+OPEN = {"kind": "open", "amount": 9, "cap": 9}
+WHOLE = {"kind": "commit", "amount": LARGEST, "spent": LARGEST, "overdrawn": True}
+BACK = {"kind": "commit", "amount": -LARGEST, "spent": -LARGEST}
+
+
+@pytest.mark.parametrize(
+    ("entries", "facts", "field"),
+    [
+        ((OPEN, WHOLE, WHOLE), {"overdrawn": True}, "budgets.b"),
+        ((OPEN, WHOLE, WHOLE, BACK, BACK), {}, "budgets.b"),
+        ((OPEN,), {"overdrawn": True}, "budgets.b.overdrawn"),
+        ((OPEN, {"kind": "cap", "amount": 5, "cap": 5}), {}, "budgets.b.cap"),
+    ],
+)
+def test_a_ledger_has_no_sum_that_no_charge_could_have_made(store, entries, facts, field):
+    """S-603, S-604: sums beyond what is counted with; a flag and a cap that no line bears out."""
+    lines = tuple(ImportedEntry(n=n, **entry) for n, entry in enumerate(entries, 1))
+    budget = ImportedBudget(name="b", unit="tokens", cap=9, entries=lines, **facts)
+    with pytest.raises(Invalid) as refused:
+        store.ask(a_run(budgets=(budget,)))
+    assert refused.value.field == field
+    assert rows("SELECT count(*) FROM agentstate_run") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("adds", "field"),
+    [
+        ([{"c": LARGEST}, {"c": 1}, {"c": -1}], "events[].add.c"),
+        ([{f"c{n}": 1 for n in range(100)}, {"more": 1}], "events[].add"),
+    ],
+)
+def test_counters_come_in_only_as_appends_could_have_left_them(store, adds, field):
+    """S-603."""
+    steps = [
+        replace(STEP, seq=n, version=n, id=f"e{n}", add=RawJSON(json.dumps(add)))
+        for n, add in enumerate(adds, 2)
+    ]
+    with pytest.raises(Invalid) as refused:
+        store.ask(a_run(status="running", events=(CREATED, *steps)))
+    assert refused.value.field == field

@@ -65,7 +65,7 @@ def eventful(clock):
 
 def run_summary(since):
     out, err = io.StringIO(), io.StringIO()
-    call_command("summary", since=since, stdout=out, stderr=err)
+    call_command("summary", f"--since={since}", stdout=out, stderr=err)
     return out.getvalue()
 
 
@@ -136,10 +136,19 @@ def test_an_overdrawn_budget_is_told_with_the_line_that_did_it_and_is_no_failure
 
 @pytest.mark.parametrize(
     ("moment", "says"),
-    [("yesterday", "is no RFC 3339 time"), ("2026-03-04T05:06:07", "has no offset")],
+    [
+        ("yesterday", "is no RFC 3339 time"),
+        ("2026-03-04T05:06:07", "has no offset"),
+        ("0001-01-01T00:00:00+14:00", "is no RFC 3339 time"),
+    ],
 )
 def test_a_moment_without_its_place_in_time_is_refused(moment, says, capsys):
     with pytest.raises(SystemExit):
         Command().run_from_argv(["manage.py", "summary", "--since", moment])
 
     assert says in capsys.readouterr().err
+
+
+def test_a_moment_of_another_offset_is_told_as_what_it_is_in_utc():
+    """S-204: it said "Since 2026-03-04 07:06:07 UTC"."""
+    assert "Since 2026-03-04 05:06:07 UTC" in run_summary("2026-03-04T07:06:07+02:00")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentstate.store.errors import BudgetExhausted, CapBelowUse
+from agentstate.store.errors import BudgetExhausted, CapBelowUse, Invalid
 from agentstate.store.rows import BudgetRow, HoldRow, replace
+from agentstate.store.rules.names import AMOUNT_MAX
 
 
 def check_room(levels: Sequence[BudgetRow], amount: int) -> None:
@@ -43,6 +44,21 @@ def settle(levels: Sequence[BudgetRow], hold: HoldRow, actual: int) -> list[Budg
     """
     held = hold.amount if hold.state == "held" else 0
     return [enter(level, spent=actual, reserved=-held) for level in levels]
+
+
+def check_countable(levels: Sequence[BudgetRow], actual: int, more: int) -> None:
+    """Raises Invalid when the sums of a level would leave the numbers that every reader of JSON
+    keeps. A cap does not keep what was really used within them.
+
+    more: what is used beyond the hold; when that is nothing no sum grows.
+    """
+    for level in levels:
+        room = AMOUNT_MAX - level.used
+        if more > max(0, room):
+            most = max(0, room) + actual - more
+            raise Invalid(
+                "amount", f"at most {most}: what {level.name} has used stays within {AMOUNT_MAX}"
+            )
 
 
 def enter(level: BudgetRow, *, spent: int = 0, reserved: int = 0) -> BudgetRow:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from uuid import UUID
 
 from agentstate.store.commands import ImportedBudget, ImportedEntry, ImportedEvent, ImportRun
 from agentstate.store.errors import Invalid
 from agentstate.store.rows import BudgetRow, EntryRow, EventRow, RunRow
+from agentstate.store.rules.names import AMOUNT_MAX, COUNTERS_MAX
 from agentstate.store.states import MOVES, TERMINAL
 
 
@@ -52,6 +53,8 @@ def rebuild(
         raise Invalid("events[].version", "1 and then never down, by one at most")
     _check_tokens(ask.events)
     tokens = [e.token for e in ask.events if e.token is not None]
+    adds = [e.add.text for e in ask.events if e.add]
+    _check_counters(adds)
     run = RunRow(
         id=run_id,
         key=ask.key,
@@ -59,7 +62,7 @@ def rebuild(
         status=ask.status,
         version=versions[-1],
         last_seq=len(ask.events),
-        counters=counters_after(e.add.text if e.add else None for e in ask.events),
+        counters=counters_after(adds),
         tags=ask.tags,
         notes=ask.notes,
         attrs=ask.attrs.text,
@@ -77,6 +80,18 @@ def rebuild(
         ended_at=(ask.ended_at or ask.events[-1].at or now) if ask.status in TERMINAL else None,
     )
     return run, [_event(e, run_id=run_id, actor=actor, now=now) for e in ask.events]
+
+
+def _check_counters(adds: Iterable[str]) -> None:
+    """What the store would have admitted one after the other. Raises Invalid."""
+    counters: dict[str, int] = {}
+    for add in adds:
+        for name, amount in json.loads(add).items():
+            counters[name] = counters.get(name, 0) + amount
+            if abs(counters[name]) > AMOUNT_MAX:
+                raise Invalid(f"events[].add.{name}", f"a counter stays within ±{AMOUNT_MAX}")
+    if len(counters) > COUNTERS_MAX:
+        raise Invalid("events[].add", f"at most {COUNTERS_MAX} counters a run")
 
 
 def _check_tokens(events: Iterable[ImportedEvent]) -> None:
@@ -118,8 +133,19 @@ def rebuild_budget(
     reserved = sum(e.reserved for e in ask.entries)
     if spent < 0 or reserved < 0:
         raise Invalid("budgets[].entries", "sums are never negative")
+    # At each line: how full it was at any moment is told, too.
+    moves = [(e.spent, e.reserved, e.spent + e.reserved) for e in ask.entries]
+    if any(
+        abs(at) > AMOUNT_MAX for column in zip(*moves, strict=True) for at in accumulate(column)
+    ):
+        raise Invalid(f"budgets.{ask.name}", f"what is used stays within {AMOUNT_MAX}")
     if spent + reserved > ask.cap and not ask.overdrawn:
         raise Invalid(f"budgets.{ask.name}", "more is used than the cap allows")
+    if ask.overdrawn and spent + reserved <= ask.cap:
+        raise Invalid(f"budgets.{ask.name}.overdrawn", "false: no more is used than the cap allows")
+    caps = [e.cap for e in ask.entries if e.cap is not None]
+    if caps and caps[-1] != ask.cap:
+        raise Invalid(f"budgets.{ask.name}.cap", f"{caps[-1]}, as the last line says that has one")
     budget = BudgetRow(
         id=budget_id,
         run_id=run.id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -41,8 +41,8 @@ def moment(text: str) -> datetime:
     """An instant, not just a time of day somewhere."""
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        if at.tzinfo is None:
+            raise ArgumentTypeError(f"{text!r} has no offset; Z is UTC")
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is no RFC 3339 time") from None
-    if at.tzinfo is None:
-        raise ArgumentTypeError(f"{text!r} has no offset; Z is UTC")
-    return at

@@ -395,10 +395,11 @@ def _settle_levels(
     more = actual - (hold.amount if hold.state == "held" else 0)
     levels = draft.levels_of(hold)
     root = draft.budget(draft.home(levels[0].id))
-    seen = draft.seen(root)
     together = draft.split(root.id) is not None and not slots.takes(levels[0], more)
     if together:
         _check_whole(root, on)
+    seen = draft.seen(root)
+    budgets.check_countable([seen, *levels[1:]], actual, more)
     levels = budgets.settle(levels, hold, actual)
     if together:
         levels[0] = replace(levels[0], overdrawn=seen.used + more > seen.cap)

@@ -89,9 +89,10 @@ class Hold:
     def commit(self, used: int) -> Settled:
         """Record what was really used (0 or more), once; the rest is given back.
 
-        More than was set aside is money already spent: recorded in full, and `overdrawn` says
-        that the budget is. `late`: the hold was dropped before; recorded all the same. Repeating
-        it with the same amount is harmless. Raises ReservationSettled when it had ended otherwise.
+        More than was set aside is money already spent: recorded in full as long as what the budget
+        has used stays within 2^53 - 1 (Invalid), and `overdrawn` says that it is beyond its cap.
+        `late`: the hold was dropped before; recorded all the same. Repeating it with the same
+        amount is harmless. Raises ReservationSettled when it had ended otherwise.
         """
         self._used = used
         return carried_through(self._settle("commit", {"amount": used}))

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from agentstate_client import Change, Invalid, NotFound, RecordedEvent
@@ -26,6 +26,8 @@ from agentstate_client.cli.showing import Screen, shown
 from agentstate_client.records import read_moment
 
 DONE, SAID_NO, NONE_SUCH = 0, 1, 4
+# The API takes no time before it.
+EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MOST_OF_DATA = 200
 MOST_SEQ = 2**53 - 1
 PROGRESS_ROWS = 1_000
@@ -194,7 +196,7 @@ def _since(store: Store, since: Any) -> str:
     if not isinstance(since, timedelta):
         return str(since.isoformat())
     now = read_moment(store.one("time")["now"])
-    return (now - since).isoformat()
+    return (EARLIEST if since > now - EARLIEST else now - since).isoformat()
 
 
 def _latest(store: Store) -> int:
