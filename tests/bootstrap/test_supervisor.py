@@ -88,7 +88,8 @@ def test_one_that_stands_by_begins_when_the_first_dies_and_another_takes_its_pla
 ):
     monkeypatch.setattr(module, "STAND_BY_SECONDS", 0.0)
     child = site.add(shell(tmp_path, LOADS_FIRST, stands_by=True))
-    turn_until(site, lambda: log_of(child) == ["loaded", "begin", "loaded"])
+    # Which of two processes is faster nobody knows.
+    turn_until(site, lambda: sorted(log_of(child)) == ["begin", "loaded", "loaded"])
     first, second = child.pid, child.standby.pid
     kill_hard(first)
     turn_until(site, lambda: child.pid == second and log_of(child).count("begin") == 2)

@@ -94,7 +94,8 @@ def test_what_our_own_sweeps_found_is_listed_with_tests_that_say_its_number():
     assert all(number in sentences_of(path)[sentence] for number, path, sentence in listed)
     said = {
         (number, str(file.relative_to(ROOT)), sentence)
-        for file in (ROOT / "tests").rglob("test_*.py")
+        for folder in ("tests", "client/tests")
+        for file in (ROOT / folder).rglob("test_*.py")
         for sentence, text in sentences_of(str(file.relative_to(ROOT))).items()
         for number in re.findall(r"S-\d{3}", text)
     }

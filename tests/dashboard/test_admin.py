@@ -263,6 +263,7 @@ def test_a_person_is_made_with_a_typed_password_and_a_role(admin):
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_new_person_is_said_and_nobody_is_made(admin, wrong):
+    """S-109 (docs/sweeps.md), among them."""
     assert new(admin, **wrong).status_code == 200
     assert list(User.objects.values_list("username", flat=True)) == ["root"]
     assert acted() == []

@@ -149,6 +149,7 @@ def test_a_name_that_somebody_has_is_not_taken_over(idp, name):
 
 @pytest.mark.parametrize("name", [None, "", "a b", "a\0b", "<b>", "..", "\u3164"])
 def test_a_name_that_can_be_none_is_refused(idp, name):
+    """S-109 (docs/sweeps.md), among them."""
     idp.claims["preferred_username"] = name
     assert sign_in(idp)[0].status_code == 403
     assert not User.objects.exists()
