@@ -91,14 +91,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a plain append needs no fence",
-        "agentstate/store/migrations/sql/append_plain.py",
+        "agentstate/store/migrations/sql/append_events.py",
         "                ELSE w.token = r.token AND w.principal = r.holder END\n",
         "                ELSE true END\n",
         "tests/store/test_plain.py::test_one_after_the_other_it_is_the_rule",
     ),
     Mutation(
         "plain appends count only the last one of a run",
-        "agentstate/store/migrations/sql/append_plain.py",
+        "agentstate/store/migrations/sql/append_events.py",
         "            sum(w.gap) OVER whole_run AS gaps,",
         "            max(w.gap) OVER whole_run AS gaps,",
         "tests/store/test_plain.py::test_a_day_of_paced_writes_takes_no_more_than_the_limit",
@@ -250,7 +250,7 @@ MUTATIONS = (
         "        renewals=held",
         "        renewed_at=now,\n        expires_at=(held.expires_at or now)"
         " + timedelta(seconds=ask.ttl_seconds),\n        renewals=held",
-        "tests/store/test_leases.py::test_a_renewal_gives_ttl_from_now_and_keeps_the_token",
+        "tests/store/test_short_leases.py::test_one_after_the_other_it_is_the_rule",
     ),
     Mutation(
         "a live lease is given away",
@@ -449,7 +449,7 @@ MUTATIONS = (
         "PLACES_PART = {Kind.LISTS: 0.5, Kind.FEED: 0.65, Kind.WRITES: 0.85, Kind.LAST: 1.0}",
         "PLACES_PART = {Kind.LISTS: 0.5, Kind.FEED: 0.65, Kind.WRITES: 0.85, Kind.LAST: 0.5}",
         "tests/rules/test_admission.py::"
-        "test_whoever_is_turned_away_later_is_let_in_wherever_another_is",
+        "test_places_are_bounded_and_some_are_left_for_what_matters_more",
     ),
     Mutation(
         "a free thread goes to whoever matters least",

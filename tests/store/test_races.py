@@ -12,6 +12,7 @@ from agentstate.store.commands import (
     Appended,
     Moved,
     NewBudget,
+    RenewLease,
     RunCreated,
     Spent,
 )
@@ -130,15 +131,17 @@ def test_sweeps_at_once_note_each_lapse_once(store, clock):
     )
 
 
+# With a key it goes the long way.
+@pytest.mark.parametrize("key", [None, "again"], ids=["short", "long"])
 @pytest.mark.parametrize("unit", ["run:42", "unit-7"])
-def test_a_renewal_that_waits_past_the_expiry_behind_a_mere_lock_has_lost(store, clock, unit):
+def test_a_renewal_that_waits_past_the_expiry_behind_a_mere_lock_has_lost(store, clock, unit, key):
     """PostgreSQL does not look at a WHERE again when the row was only locked: so we look after."""
     store.create("42")
     lease = store.acquire(unit, ttl_seconds=60)
     lost = _while_locked(
         "SELECT FROM agentstate_lease WHERE unit = %s FOR UPDATE",
         unit,
-        lambda: Asking().renew(unit, lease.token),
+        lambda: Asking().ask(RenewLease(unit=unit, token=lease.token), key=key),
         meanwhile=lambda: clock.advance(seconds=61),
     )
 
