@@ -13,6 +13,7 @@ import sys
 
 import uvicorn
 
+from agentstate import files
 from agentstate.store.feed import MOVER
 
 STREAMS_GRACE_SECONDS = 3
@@ -46,6 +47,7 @@ def main(descriptor: int, *, when_told: bool = False) -> None:
     """Serve until SIGTERM. when_told: not before a line of the input; its end means never."""
     from django.urls import get_resolver
 
+    files.raise_limit()
     config = make_config()
     from agentstate.api import shortcuts
 

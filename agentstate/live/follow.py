@@ -22,7 +22,7 @@ from agentstate.live.sessions import Keys, Watched, watch
 from agentstate.live.sources import Look, Source
 from agentstate.live.threads import in_thread
 from agentstate.store.callers import Caller
-from agentstate.store.errors import CursorExpired, NotFound, Refusal, RunExpired
+from agentstate.store.errors import CursorExpired, Invalid, NotFound, Refusal, RunExpired
 from agentstate.store.keys import Unauthenticated
 
 RETRY_MS = 2_000
@@ -36,6 +36,8 @@ REASONS: dict[type[Refusal], str] = {
     RunExpired: "run-expired",
     NotFound: "run-expired",  # its rows are gone, too
     CursorExpired: "cursor-expired",
+    # The log is behind what was read: another database answers, which lacks the last of it.
+    Invalid: "cursor-expired",
 }
 
 log = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from pydantic import BaseModel, Field
 
+from agentstate import files
 from agentstate.api import fields, pacing
 from agentstate.api.access import READ, WorkerRequest
 from agentstate.api.bodies import PayloadParser
@@ -34,8 +35,9 @@ from agentstate.store.errors import Invalid, Unavailable
 from agentstate.store.payloads import Malformed, RawJSON
 from agentstate.store.rules import names
 
-# A process holds so many beside those of the console; each costs some tens of kB.
-STREAMS_MAX = 2_000
+# A process holds so many beside those of the console, and not for more than so much of the files
+# that it may have open; each costs some tens of kB.
+STREAMS_MAX, FILES_PART = 2_000, 0.5
 STREAM_TYPE = "text/event-stream"
 TYPES = ["application/json", STREAM_TYPE]  # the first one for whoever takes anything
 
@@ -109,7 +111,7 @@ async def nowhere(request: HttpRequest) -> HttpResponseBase:
 async def _answer(
     request: WorkerRequest, source: Source, *, after: int, wait: int | None
 ) -> HttpResponseBase:
-    if hub().streams_of(None) >= STREAMS_MAX:
+    if hub().streams_of(None) >= min(STREAMS_MAX, files.share(FILES_PART)):
         raise Unavailable("too many streams are open here", retry_after_ms=5_000)
     follower = Follower(source, request.caller)
     if request.method == "GET" and request.get_preferred_type(TYPES) == STREAM_TYPE:

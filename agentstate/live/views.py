@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connections
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.template.loader import render_to_string
 
-from agentstate import presence
+from agentstate import files, presence
 from agentstate.live.company import Looker
 from agentstate.live.hub import Message, Notice, Seen, hub
 from agentstate.live.sending import EventStream, Line
@@ -25,8 +25,11 @@ PING_SECONDS = 10.0
 # Then the browser connects again and is looked at anew.
 LONGEST_SECONDS = 600.0
 KEY_CHARS_MAX = 200
+READING = ("GET", "HEAD")
 # In one process. Beyond it a page is as without a stream: it asks every few seconds.
 STREAMS_PER_PERSON_MAX = 50
+# All streams together take no more than so much of the files that a process may have open.
+FILES_PART = 0.75
 
 
 async def console(request: HttpRequest) -> HttpResponseBase:
@@ -34,9 +37,12 @@ async def console(request: HttpRequest) -> HttpResponseBase:
 
     With `page` (`run:42`, `reclaim:run:42`) and `seen` (a number of the page's own) the stream is
     also a sign of who looks at that page, and tells who else does.
-    401 without a session, 403 without a role; a browser does not come back after either. 429 when
-    the person has STREAMS_PER_PERSON_MAX here. No database connection is held once it streams.
+    HEAD opens none. 401 without a session, 403 without a role; a browser does not come back after
+    either. 429 when the person has STREAMS_PER_PERSON_MAX here, or all of them too many. No
+    database connection is held once it streams.
     """
+    if request.method not in READING:
+        return HttpResponseNotAllowed(READING)
     user = await request.auser()
     if not isinstance(user, User) or not request.session.session_key:
         return HttpResponse(status=401)
@@ -49,12 +55,20 @@ async def console(request: HttpRequest) -> HttpResponseBase:
         looker = looker_of(request, user)
     except ValueError:
         return HttpResponse(status=400)
-    if hub().streams_of(user.pk) >= STREAMS_PER_PERSON_MAX:
+    if not _has_place(user.pk):
         return HttpResponse(status=429, headers={"Retry-After": str(RETRY_SECONDS)})
     await sync_to_async(connections.close_all)()
+    if request.method == "HEAD":  # there would be nobody to see that it goes on
+        return HttpResponse(content_type="text/event-stream")
     line = Line(getattr(request, "scope", {}))
     stream = send_hints(request.session.session_key, user.pk, run, looker, line)
     return EventStream(stream)
+
+
+def _has_place(person: int) -> bool:
+    here = hub()
+    is_in_files = here.streams < files.share(FILES_PART)
+    return is_in_files and here.streams_of(person) < STREAMS_PER_PERSON_MAX
 
 
 def looker_of(request: HttpRequest, user: User) -> Looker | None:

@@ -25,6 +25,7 @@ from tests.api.serving import serving
 from tests.client.conftest import QUICK
 from tests.client.proxy import Proxy
 from tests.store.asking import at_once, rows
+from tests.store.waiting import wait_for
 
 
 @pytest.fixture
@@ -149,6 +150,30 @@ def test_types_choose_and_the_feed_waits_for_them(follower):
 
     types, _ = at_once(2, lambda n: read() if n == 0 else write())
     assert types == [("run.created",), ("tool.called",), ("run.completed",)]
+
+
+def test_a_consumer_of_what_seldom_comes_does_not_stay_behind(follower, monkeypatch):
+    """S-305 (docs/sweeps.md): its checkpoint stood still, so it seemed to lag, and what it stood
+    before was gone one day."""
+    for following in (sync_following, async_following):
+        monkeypatch.setattr(following, "WAIT_SECONDS", 1)
+    client = follower()
+    run = client.create(task="audit", key="42", status="running")
+
+    def read():
+        return next(client.feed(consumer="quiet", types=["run.completed"])).position
+
+    def write():
+        for _ in range(3):
+            run.append(Event("noise"))
+        wait_for(lambda: rows("SELECT name, position FROM agentstate_feedconsumer") == told)
+        run.complete()
+
+    told = [("quiet", 4)]
+    position, _ = at_once(2, lambda n: read() if n == 0 else write())
+
+    assert position == 5
+    assert rows("SELECT name, position FROM agentstate_feedconsumer") == told
 
 
 def test_what_is_gone_is_raised_with_where_to_begin_anew(follower):

@@ -145,6 +145,33 @@ def test_one_person_has_so_many_streams_and_takes_nobody_elses(site, monkeypatch
         stream.close()
 
 
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("OPTIONS", 405), ("TRACE", 405)])
+def test_only_get_opens_a_stream(site, method, status):
+    """S-307 (docs/sweeps.md): each of these held a place for ten minutes, and its connection."""
+    connection = http.client.HTTPConnection(urlsplit(site).netloc, timeout=20)
+    connection.request(method, "/live/console", headers={"Cookie": cookie()})
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (status, b"")
+    # The next request on the connection is answered.
+    connection.request("GET", "/health/live")
+    assert connection.getresponse().status == 200
+    assert streams_open() == 0
+    connection.close()
+
+
+def test_streams_leave_files_for_all_else(site, monkeypatch):
+    """S-306 (docs/sweeps.md)."""
+    for those in (views, v1):
+        monkeypatch.setattr(those, "FILES_PART", 0)
+
+    refused = Stream(site, "/live/console", cookie())
+    assert (refused.answer.status, refused.answer.getheader("Retry-After")) == (429, "10")
+    worker = {"Authorization": f"Bearer {new_key('w').text}"}
+    answer = httpx.get(f"{site}/live/v1/feed", headers=worker, verify=False)
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    refused.close()
+
+
 def streams_open() -> int:
     return sum(one.streams for one in list(hub._hubs.values()))
 

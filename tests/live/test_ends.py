@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -101,6 +102,29 @@ def test_a_run_past_its_retention_ends_its_streams(store, follow, quick, clock):
     )
 
     assert stream.until_bye() == ([], "run-expired")
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(
+    ("path", "set_back"),
+    [
+        ("/runs/42/events", "UPDATE agentstate_run SET last_seq = 1"),
+        ("/feed", "UPDATE agentstate_feedhead SET position = 1"),
+    ],
+)
+def test_who_has_read_what_is_no_longer_there_is_told_to_begin_anew(
+    store, follow, quick, path, set_back
+):
+    """S-302 (docs/sweeps.md): after a failover that lost the last commits. `invalid` was said,
+    which no text knew."""
+    store.create("42")
+    store.append("42")
+    stream = follow(path)
+    stream.take(2)
+
+    rows(set_back)
+
+    assert stream.until_bye() == ([], "cursor-expired")
 
 
 def test_comments_come_while_nothing_happens(store, follow, quick):
@@ -212,8 +236,8 @@ def test_a_server_that_stops_says_so_to_each_and_is_gone_in_five_seconds(store, 
             stream.close()
 
 
-def start_server(listener, home):
-    """The web process of `./run`, on this test's database."""
+def start_server(listener, home, files=None):
+    """The web process of `./run`, on this test's database. files: how many it may have open."""
     parts = settings.DATABASE_PARTS | {"dbname": connection.settings_dict["NAME"]}
     environment = os.environ | {
         "AGENTSTATE_HOME": str(home),
@@ -224,4 +248,36 @@ def start_server(listener, home):
         [sys.executable, "-m", "agentstate.web", str(listener.fileno())],
         env=environment,
         pass_fds=[listener.fileno()],
+        preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files)),
     )
+
+
+@pytest.mark.long
+@pytest.mark.many
+def test_streams_that_are_too_many_for_the_files_are_refused_and_all_else_goes_on(store, tmp_path):
+    """S-306 (docs/sweeps.md): there were no files left to serve a page, or to ask whether a key was
+    revoked. The soft limit here is too low to begin with; it is raised to the hard one."""
+    store.create("42")
+    key = new_key("fleet").text
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        port = listener.getsockname()[1]
+        server = start_server(listener, tmp_path, files=(64, 160))
+    site = Site(f"http://127.0.0.1:{port}", key, httpx.Client(verify=False, timeout=60))
+    streams = []
+    try:
+        for _ in range(80):
+            streams.append(Stream(site, "/runs/42/events", seconds=60))
+            streams[-1].take(1)
+        for _ in range(100):
+            refused = Stream(site, "/runs/42/events", seconds=60)
+            refused.close()
+            assert refused.response.status_code == 503
+        assert site.http.get(f"{site.url}/api/v1/time").status_code == 200
+        revoke_key(name="fleet", by=SYSTEM)
+        assert {stream.until_bye()[1] for stream in streams} == {"key-revoked"}
+    finally:
+        server.kill()
+        server.wait(timeout=20)
+        site.http.close()
+        for stream in streams:
+            stream.close()

@@ -16,6 +16,7 @@ const STALE_POLLS = 3;
 const IDLE_MS = 3600000;
 const ASLEEP_MS = 20000;
 const HIDDEN_STREAM_MS = 5000;
+const REFUSED_STREAM_MS = 6000;
 const FETCH_TIMEOUT_MS = 15000;
 const chip = document.getElementById("live");
 const chipText = document.getElementById("live-text");
@@ -24,6 +25,7 @@ const sent = new Map();
 const kept = new Map();
 let [touched, looked] = [performance.now(), Date.now()];
 let [source, sourceOf] = [null, null];
+let [refused, retryAt] = [0, 0];
 let [streamWorks, closing, leaving] = [false, null, false];
 
 const regions = () => [...document.querySelectorAll("[data-live]")];
@@ -217,7 +219,8 @@ function wantedStream() {
 
 function connect() {
   const wanted = document.hidden || leaving || windows.crowded() ? null : wantedStream();
-  if (source && sourceOf === wanted && source.readyState !== EventSource.CLOSED) return;
+  const waits = refused && sourceOf === wanted && performance.now() < retryAt;
+  if (source && sourceOf === wanted && (waits || source.readyState !== EventSource.CLOSED)) return;
   disconnect();
   if (!wanted) return;
   sourceOf = wanted;
@@ -226,7 +229,7 @@ function connect() {
   // Whatever happened while there was no stream is asked for at once: the server is there again,
   // so the pauses that grew while it was away are over.
   source.addEventListener("open", () => {
-    streamWorks = true;
+    [streamWorks, refused] = [true, 0];
     for (const region of regions()) { stateOf(region).failures = 0; soon(region); }
     show();
   });
@@ -235,7 +238,15 @@ function connect() {
   });
   source.addEventListener("presence", (event) => { apply(JSON.parse(event.data).html); forget(); });
   source.addEventListener("resync", () => hinted(null));
-  source.addEventListener("error", () => { streamWorks = false; show(); });
+  source.addEventListener("error", ({ target }) => {
+    streamWorks = false;
+    // Refused, the browser leaves it to us: every page would ask again each second, for hours.
+    if (target === source && target.readyState === EventSource.CLOSED) {
+      refused = Math.min(refused + 1, 5);
+      retryAt = performance.now() + Math.min(REFUSED_STREAM_MS, 500 * 2 ** refused) * (0.8 + 0.4 * Math.random());
+    }
+    show();
+  });
 }
 
 function disconnect() {

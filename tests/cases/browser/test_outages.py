@@ -37,3 +37,18 @@ def test_an_open_page_goes_on_soon_after_a_503_by_itself(store, window, gateway)
 
     expect(page.locator("#e-2")).to_be_attached(timeout=SOON_MS)
     expect(chip).to_have_attribute("data-state", "live", timeout=SOON_MS)
+
+
+def test_a_page_whose_stream_is_refused_asks_more_and_more_seldom(store, window):
+    """S-308 (docs/sweeps.md): each page asked again each second, for hours."""
+    store.create("42")
+    page = window.page
+    page.route("**/live/console*", lambda route: route.fulfill(status=429))
+    with page.expect_request("**/live/console*"):
+        page.goto("/runs/42")
+    began = time.monotonic()
+    for _ in range(4):
+        with page.expect_request("**/live/console*", timeout=20_000):
+            pass
+
+    assert time.monotonic() - began > 8  # 13 s, less a fifth

@@ -263,8 +263,9 @@ class AsyncClient:
         consumer: a name under which the store keeps how far one has come; `change.ack()` says so,
         and without `after` it goes on from there: what was not acknowledged comes again. types:
         only changes with events of these types; `run.*` stands for all that begin with `run.`.
-        Each (run, number) is given out once. While the store does not answer it asks again for
-        patience_seconds. Raises CursorExpired when what follows is no longer kept.
+        What they pass over is acknowledged by itself while all that was given out is, unless
+        `after` is said. Each (run, number) is given out once. While the store does not answer it
+        asks again for patience_seconds. Raises CursorExpired when what follows is no longer kept.
         """
         check_types(types)
         reader = AsyncFeedReader(
