@@ -1,7 +1,9 @@
 """Import and export against the real store: all or nothing, and the same run back."""
 
+import fcntl
 import io
 import json
+import os
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -329,3 +331,33 @@ def test_another_run_of_the_same_key_is_not_taken_for_what_was_imported(tmp_path
     """S-509 (docs/sweeps.md)."""
     execute(CreateRun(key="invoice-rounding", task="something else"), by=SYSTEM)
     assert "a run with this key already: invoice-rounding" in refused(SAMPLE, missing=True)
+
+
+def test_an_export_that_could_not_be_finished_leaves_no_file_and_can_be_said_again(tmp_path):
+    """S-510. The first files had their names already, and kept the same command from being run."""
+    run_import(SAMPLE)
+    run_import(SAMPLE, key="r-2")
+    (tmp_path / "r-2.jsonl.part").mkdir()  # what cannot be written
+    with pytest.raises(CommandError, match=r"r-2\.jsonl\.part: .*Nothing was exported"):
+        run_export("invoice-rounding", "r-2", out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["r-2.jsonl.part"]
+
+    (tmp_path / "r-2.jsonl.part").rmdir()
+    (tmp_path / "r-2.jsonl.part").write_text("what a killed export left")
+    run_export("invoice-rounding", "r-2", out=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"invoice-rounding.jsonl", "r-2.jsonl"}
+    assert (tmp_path / "r-2.jsonl").read_text() == run_export("r-2")
+
+
+def test_two_exports_into_a_folder_do_not_write_into_each_others_files(tmp_path):
+    """S-511. Both wrote into one draft, and the one that ended first gave it the run's name."""
+    run_import(SAMPLE)
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(CommandError, match="another export writes into"):
+            run_export("invoice-rounding", out=tmp_path)
+        assert not list(tmp_path.iterdir())
+    finally:
+        os.close(other)
+    run_export("invoice-rounding", out=tmp_path)

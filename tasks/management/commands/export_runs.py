@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +68,48 @@ class Command(BaseCommand):
 
     def _write_files(self, keys: list[str], out: Path, format: str) -> None:
         files = {key: out / f"{key}{FORMATS[format].suffix}" for key in keys}
-        there = [str(file) for file in files.values() if file.exists()]
-        if there:
-            raise CommandError(f"there already: {', '.join(there)}. Nothing was exported.")
         try:
             out.mkdir(parents=True, exist_ok=True)
-            for key, lines in self._runs(keys, format):
-                part = files[key].with_name(f"{files[key].name}.part")
-                with part.open("w", encoding="utf-8", newline="") as file:
-                    file.writelines(lines)
-                part.rename(files[key])
-                self.stdout.write(str(files[key]))
+            with _alone_in(out) as folder:
+                there = [str(file) for file in files.values() if file.exists()]
+                if there:
+                    raise CommandError(f"there already: {', '.join(there)}. Nothing was exported.")
+                self._write_all(files, format)
+                os.fsync(folder)
         except OSError as wrong:
-            raise CommandError(f"{wrong.filename}: {wrong.strerror}") from None
+            reason = f"{wrong.filename or out}: {wrong.strerror}"
+            raise CommandError(f"{reason}. Nothing was exported.") from None
+        for file in files.values():
+            self.stdout.write(str(file))
+
+    def _write_all(self, files: Mapping[str, Path], format: str) -> None:
+        """Every file has its name once all are whole and on the disk: what was killed or had no
+        room can be said again as it was. A draft that stayed is written over then."""
+        drafts = {key: file.with_name(f"{file.name}.part") for key, file in files.items()}
+        try:
+            for key, lines in self._runs(list(files), format):
+                with drafts[key].open("w", encoding="utf-8", newline="") as draft:
+                    draft.writelines(lines)
+                    draft.flush()
+                    os.fsync(draft.fileno())
+            for key, file in files.items():
+                drafts[key].rename(file)
+        finally:
+            for path in drafts.values():
+                with suppress(OSError):
+                    path.unlink()
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[int]:
+    """The folder, opened; a second export into it would write into the same drafts."""
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    except BlockingIOError:
+        raise CommandError(
+            f"another export writes into {out} just now. Nothing was exported."
+        ) from None
+    finally:
+        os.close(folder)
