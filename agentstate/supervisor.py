@@ -29,6 +29,7 @@ STAND_BY_SECONDS = 3.0  # after a start, which has the processor first, until th
 BEGIN = b"begin\n"  # what a process that stands by is told
 STOP_SECONDS = 7.5  # from the request to end until SIGKILL; a Celery worker takes 4 to 7
 LONGEST_LOG_BYTES = 16 * 2**20
+LAST_BYTES = 64 * 2**10  # of a log, in which its last lines are; it may be a device without end
 ECHO_SECONDS = 0.5
 JANITOR = Path(__file__).with_name("janitor.py")
 ROOT = JANITOR.parent.parent  # whence the janitor finds the module that stops the database
@@ -67,7 +68,12 @@ class Child:
 
     def last_lines(self, count: int = 8) -> str:
         """The end of its log, for a person who wants to know why it died."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LAST_BYTES))
+                lines = log.read(LAST_BYTES).decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
         return "\n".join(f"    {line}" for line in lines[-count:])
 
 

@@ -243,7 +243,8 @@ def background_children() -> list[Child]:
     """A Celery worker, and beat apart from it, so that neither ends the other."""
     from django.conf import settings
 
-    celery = [sys.executable, "-m", "celery", "-A", "tasks.app"]
+    # Quiet: its banner, which is no entry of a log, would end it where the log's disk is full.
+    celery = [sys.executable, "-m", "celery", "--quiet", "-A", "tasks.app"]
     worker = ["worker", "-n", "w@agentstate", "--concurrency", str(WORKER_PROCESSES)]
     # Its heartbeat is an event on a topic, which pgmq does not have: an error in the log each time.
     worker += ["--without-mingle", "--without-gossip", "--without-heartbeat"]

@@ -1,10 +1,12 @@
 """`./run serve` and `./run demo`: what they refuse, what they survive, what they leave."""
 
+import json
 import os
 import re
 import signal
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -81,6 +83,32 @@ def test_what_is_killed_comes_back(site):
     first = site.kill_database()
     assert EmbeddedPostgres(site.home / "postgres").postmaster_pid() != first
     eventually(site.answers)
+
+
+@pytest.mark.long
+def test_with_a_full_log_folder_the_periodic_jobs_are_done_all_the_same(open_folder):
+    """S-512. Worker and beat ended at once, for ever: Celery's banner had no room."""
+    log = open_folder / "home" / "log"
+    log.mkdir(parents=True)
+    for name in ("web", "worker", "beat"):
+        (log / f"{name}.log").symlink_to("/dev/full")
+    site = begin(open_folder / "home", "serve", "--port", "0")
+    try:
+        wait_for_start(site)
+        eventually(lambda: jobs_done(site), within_seconds=60)
+        assert "ended with code" not in site.said()
+    finally:
+        end(site)
+
+
+def jobs_done(site: Site) -> bool:
+    """Whether a task that beat asks for and the worker carries out was done here."""
+    try:
+        with urllib.request.urlopen(f"{site.url}/health/jobs", timeout=5) as answer:
+            jobs = json.load(answer)["jobs"]
+    except OSError:
+        return False
+    return any(job["name"] == "note lapsed leases" and job["ended_at"] for job in jobs)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,6 +177,22 @@ def test_a_log_is_kept_within_bounds(site, tmp_path, monkeypatch):
     child = site.add(shell(tmp_path, "while true; do echo 123456789; done"))
     turn_until(site, lambda: child.log.with_suffix(".log.1").exists())
     assert "123456789" in child.log.with_suffix(".log.1").read_text()
+
+
+def test_only_the_end_of_a_log_is_read(tmp_path):
+    """S-513. All of it was read: of a device, such as /dev/full, until there was no memory."""
+    child = shell(tmp_path, "exit 1")
+    with child.log.open("wb") as log:
+        log.truncate(2**25)
+        log.seek(0, os.SEEK_END)
+        log.write(b"\nwhy it died\n")
+    tracemalloc.start()
+    try:
+        assert child.last_lines(1) == "    why it died"
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**20
 
 
 @pytest.mark.long  # the stubborn one is given eight seconds
