@@ -37,12 +37,15 @@ def manage(arguments: Sequence[str]) -> int:
     from django.conf import settings
     from django.core.management import execute_from_command_line
 
+    from agentstate import prepare
+
     argv = [f"{where.COMMAND} manage", *arguments]
     if not arguments or arguments[0] == "help" or asks_for_help(arguments):
         execute_from_command_line(argv)
         return 0
     with running_server():
         if settings.EMBEDDED:
+            prepare.make_database()  # a first start may have been killed before it did
             add_database_tools()
         execute_from_command_line(argv)
     return 0

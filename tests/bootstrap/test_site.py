@@ -182,6 +182,16 @@ def test_a_lock_that_a_crash_of_the_machine_damaged_is_taken(open_folder):
 
 
 @pytest.mark.long
+def test_a_command_of_djangos_is_the_first_that_runs_in_a_home(open_folder):
+    """S-514. So is it after a first start that was killed between its server and its database:
+    eighty lines of a traceback, whichever command it was."""
+    told = run(open_folder / "home", "manage", "showmigrations", "agentstate")
+    assert told.returncode == 0, told.stderr
+    assert "[ ] 0001_" in told.stdout
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.long
 def test_the_key_of_a_demo_that_was_killed_ends_with_the_next_start(open_folder):
     """S-507 (docs/sweeps.md): it stayed valid for ever, and nobody knew of it."""
     site = begin(open_folder / "home", "demo", "--port", "0", "--workers", "1")
