@@ -18,7 +18,7 @@ def test_what_a_newer_release_wrote_is_shown_and_left_as_it_is(worker, log_in):
     """O-48: a type and a status that this release does not know."""
     client = worker("w-1")
     made = client.create(task="t", key="42")
-    (run,) = client.claim(ttl_seconds=1)
+    (run,) = client.claim(ttl_seconds=60)
     run.append(Event("model.thought.v2", RawJSON(UNKNOWN)))
     with connection.cursor() as cursor:
         cursor.execute("UPDATE agentstate_run SET status = 'paused_by_policy' WHERE key = '42'")
